@@ -26,8 +26,16 @@ from evaluation.findings import (
     markdown_table,
     mean,
 )
-from evaluation.leakage.canaries import COPIES, EACH, FORMATS, draw_canaries, plant
-from evaluation.leakage.exposure import EXACT, UNKNOWN, exposure
+from evaluation.leakage.canaries import (
+    COPIES,
+    EACH,
+    EXACT,
+    FORMATS,
+    UNKNOWN,
+    draw_canaries,
+    exposure,
+    plant,
+)
 from evaluation.leakage.membership import perplexity
 from evaluation.policy_runs import (
     ComparisonRequest,
@@ -38,8 +46,8 @@ from evaluation.policy_runs import (
     write_untrained_twin,
 )
 from evaluation.release import BASELINE, Seconds, coinciding_rows, records_to_frame, take_records
-from evaluation.utility.classification import score_agreement, targets, train_on
 from evaluation.utility.classifiers import SentenceEncoder, make_classifiers
+from evaluation.utility.usefulness import score_agreement, targets, train_on
 from twinset.config import RunConfig
 from twinset.config.plan import with_teacher
 from twinset.errors import InputError

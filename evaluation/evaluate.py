@@ -41,7 +41,6 @@ from evaluation.release import (
     without_overlap,
 )
 from evaluation.report.verdicts import judge, judge_hand_over
-from evaluation.utility.classification import targets
 from evaluation.utility.classifiers import (
     CLASSIFIERS,
     SentenceEncoder,
@@ -49,7 +48,7 @@ from evaluation.utility.classifiers import (
     make_dp_classifiers,
 )
 from evaluation.utility.dp_classifiers import Budget
-from evaluation.utility.usefulness import Usefulness, train_twins_by_epsilon
+from evaluation.utility.usefulness import Usefulness, targets, train_twins_by_epsilon
 from twinset.bounds import bounds_in, check_options, within
 from twinset.config import PrivacyConfig
 from twinset.errors import InputError

@@ -17,14 +17,11 @@ from evaluation.audit.mechanism import (
     LONGEST,
     MAX_GRAD_NORM,
     LabelCounts,
-    Neighbours,
     Release,
     Step,
-    Target,
     TeacherWeights,
     TokenMarginals,
     Units,
-    count_tokens,
 )
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.clipping import ClippingEngine
@@ -42,9 +39,10 @@ class TwoThirdsNoise(Step):
 class CrossTermLeftOut(Step):
     """Norms of a tied table as if its two uses were two tables."""
 
-    def __init__(self, neighbours: Neighbours, target: Target) -> None:
-        super().__init__(neighbours, target)
+    def add(self, units: Units) -> None:
+        """See `Step`."""
         self.engine._norms = partial(norms_of_uses_apart, self.engine)  # type: ignore[method-assign]
+        super().add(units)
 
 
 def norms_of_uses_apart(engine: ClippingEngine, units: int) -> Tensor:
@@ -59,26 +57,15 @@ def norms_of_uses_apart(engine: ClippingEngine, units: int) -> Tensor:
 class SequencesApart(Step):
     """Each sequence of a record clipped on its own, so that a record of two moves by 2 C."""
 
-    def add(self, units: Units) -> None:
-        """See `Step`."""
-        rows = self.neighbours.sequences(units, apart=True)
-        self.engine.add(rows, lambda means, counts: means.sum(1))
+    sequences = 1
 
 
 class RealisedBatchSize(Step):
     """Division by the number of records drawn, which depends on the target, as in plain SGD."""
 
-    def expected(self, units: Units) -> Tensor:
+    def divisor(self, units: Units) -> int:
         """See `Step`."""
-        return super().expected(units) / max(1, len(units))
-
-    def noise_std(self, units: Units) -> float:
-        """See `Step`."""
-        return super().noise_std(units) / max(1, len(units))
-
-    def output(self, units: Units) -> Tensor:
-        """See `Step`."""
-        return super().output(units) / max(1, len(units))
+        return len(units)
 
 
 class OverstatedEvent(Step):
@@ -98,11 +85,9 @@ class KnownSeed(Step):
     def output(self, units: Units) -> Tensor:
         """Return what the attacker is left with."""
         flat = super().output(units)
-        sizes = [p.numel() for p in self.engine.parameters]
-        for part in flat.split(sizes):
+        for part in flat.split([shape.numel() for shape in self.shapes]):
             drawn = torch.zeros_like(part)
-            std = self.attacked.noise_multiplier * MAX_GRAD_NORM
-            part -= add_gaussian_(drawn, std, self._theirs)
+            part -= add_gaussian_(drawn, self.sigma * MAX_GRAD_NORM, self._theirs)
         return flat
 
 
@@ -131,9 +116,8 @@ class MarginalNoiseOfWeightOne(TokenMarginals):
 
     def output(self, present: bool) -> np.ndarray:
         """See `Release`."""
-        found = count_tokens(present, 0.0, self.randomness)[0]
+        found = self.count_tokens(present, 0.0)  # exact
         counts = np.concatenate([found.counts[0].ravel(), found.lengths[0].ravel()])
-        self.event = GaussianRelease(self.sigma, self.what)
         noisy = add_gaussian_(torch.from_numpy(counts), self.sigma * LONGEST, self.randomness)
         return noisy.numpy()
 

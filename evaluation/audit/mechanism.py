@@ -8,7 +8,6 @@ output, and have to tell whether the target was in it. How well that goes bounds
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from twinset.config import PolicyConfig
 from twinset.models.device import CPU, device_of
-from twinset.policies import MechanismParams, NoisePolicy, make_policy
+from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import (
     Event,
@@ -52,7 +51,8 @@ COUNTED = 100  # others of each label, so that counts stay clear of 0
 OWNED = 2  # records of the target, where a release counts those of an owner
 DESCENT = Descent(steps=3)  # few: what the attacker sees is the end of all of them
 
-Units = tuple[int, ...]
+Units = tuple[int, ...]  # numbers of records
+OnOutput = Callable[[], object]  # is called before each output
 
 
 # -- what observations prove -----------------------------------------------------------------------
@@ -60,23 +60,14 @@ Units = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit proved.
+    """What an audit proved."""
 
-    Args:
-        what: the experiment.
-        claimed: ε by the accountant, at δ. Of a published form it is the nominal one.
-        lower_bound: of ε, at the stated confidence, at δ.
-        delta: δ.
-        trials: outputs seen with the record, and the same number without.
-        guaranteed: ε of a theorem, where the claim is nominal. Infinite where there is none.
-    """
-
-    what: str
-    claimed: float
-    lower_bound: float
+    what: str  # the experiment
+    claimed: float  # ε by the accountant, at δ. Of a published form it is the nominal one.
+    lower_bound: float  # of ε, at the stated confidence, at δ
     delta: float
-    trials: int
-    guaranteed: float | None = None
+    trials: int  # outputs seen with the record, and the same number without
+    guaranteed: float | None = None  # ε of a theorem, where the claim is nominal. ∞: there is none.
 
     @property
     def holds(self) -> bool:
@@ -89,21 +80,15 @@ class Finding:
         return self.lower_bound <= (self.claimed if self.guaranteed is None else self.guaranteed)
 
 
-def epsilon_lower_bound(
-    present: np.ndarray, absent: np.ndarray, delta: float, confidence: float = CONFIDENCE
-) -> float:
+def epsilon_lower_bound(present: np.ndarray, absent: np.ndarray, delta: float) -> float:
     """Return the largest ε that the observations refute, or 0 where they refute none.
 
     An (ε, δ)-private mechanism has P(S) ≤ e^ε Q(S) + δ for both orders of the neighbours and every
     set S of outcomes. S is "the score is above a threshold", or "below". The first half of the
     observations chooses set and order, the second half gives exact bounds of both probabilities
-    (Clopper and Pearson 1934). So with probability `confidence` ε is at least what is returned.
+    (Clopper and Pearson 1934). So with probability `CONFIDENCE` ε is at least what is returned.
 
-    Args:
-        present: (n,) scores of outputs with the record.
-        absent: (m,) the same without it.
-        delta: δ.
-        confidence: of the bound.
+    `present` are scores (n,) of outputs with the record, and `absent` (m,) of outputs without it.
 
     >>> rng = np.random.default_rng(0)
     >>> bound = epsilon_lower_bound(rng.normal(1, 1, 20_000), rng.normal(0, 1, 20_000), 0.01)
@@ -119,7 +104,7 @@ def epsilon_lower_bound(
             for scores in (present, absent)
         ]
         below = [size - count for size, count in zip(sizes, above, strict=True)]
-        each = (1 - confidence) / 2  # one half for either probability
+        each = (1 - CONFIDENCE) / 2  # one half for either probability
         rows = []
         for counts in (above, below):
             for p, q in ((0, 1), (1, 0)):
@@ -140,6 +125,21 @@ def epsilon_lower_bound(
     return max(0.0, float(final[test, 0]))
 
 
+def attack(
+    observe: Callable[[bool], float], trials: int, delta: float, on_output: OnOutput
+) -> float:
+    """Return the ε that outputs with the target, and as many without it, show at least.
+
+    `observe` makes one output, with the target or without, and returns its score.
+    """
+    scores = np.zeros((2, trials))
+    for row, present in zip(scores, (True, False), strict=True):
+        for trial in range(trials):
+            on_output()
+            row[trial] = observe(present)
+    return epsilon_lower_bound(scores[0], scores[1], delta)
+
+
 # -- a step ----------------------------------------------------------------------------------------
 
 
@@ -150,105 +150,76 @@ class Neighbours:
     A differentially private step must hide the record for *any* weights and any other records. So
     the attacker chooses them: a small real model whose tied table makes both uses of one token
     point the same way, a record that repeats that token, and others that pull elsewhere.
-
-    Args:
-        model: a causal LM.
-        rows: (records, 2, T) tokens.
     """
 
-    model: Any
-    rows: Tensor
-
-    @property
-    def target(self) -> int:
-        """Number of the record whose presence is to be hidden."""
-        return len(self.rows) - 1
-
-    def sequences(self, units: Units, apart: bool = False) -> Sequences:
-        """Return some records as units of two rows, or with each row a unit of its own."""
-        ids = self.rows[list(units)].flatten(0, 1)  # (2 units, T)
-        mask = torch.ones_like(ids, dtype=torch.bool)
-        mask[:, 0] = False
-        return Sequences(ids, mask, 1 if apart else self.rows.shape[1])
+    model: Any  # a causal LM
+    rows: Tensor  # (records, 2, T) tokens
 
 
 def worst_case(device: str = CPU) -> Neighbours:
     """Return the neighbours, the model on a device. Only the token table is trained.
 
-    Seed and target are the worst of 300 × 97: with them, a tied table's norm without its cross term
-    lets a record contribute 1.38 C, and not 1.03 C as with usual weights.
+    Seed and target are the worst of 100 × 16: with them, a tied table's norm without its cross term
+    lets a record contribute 1.39 C, and not 1.03 C as with usual weights. The table is small, so
+    that outputs are made fast.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes: dict[str, Any] = {
-        "n_layer": 2,
-        "n_embd": 32,
-        "n_head": 2,
-        "vocab_size": 97,
-        "n_positions": 64,
-    }
-    torch.manual_seed(190)
-    model: Any = GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, **sizes))
+    sizes: dict[str, Any] = {"n_layer": 2, "n_embd": 8, "n_head": 2, "vocab_size": 16}
+    torch.manual_seed(70)
+    model: Any = GPT2LMHeadModel(
+        GPT2Config(bos_token_id=0, eos_token_id=0, n_positions=16, **sizes)
+    ).eval()
     with torch.no_grad():
-        model.transformer.ln_f.weight.copy_((1.5 * torch.randn(32)).exp())
-        model.transformer.ln_f.bias.copy_(torch.randn(32))
+        model.transformer.ln_f.weight.copy_((1.5 * torch.randn(8)).exp())
+        model.transformer.ln_f.bias.copy_(torch.randn(8))
     for parameter in model.parameters():
         parameter.requires_grad_(parameter is model.lm_head.weight)
-    target, other = (torch.full((1, 2, TOKENS), token) for token in (85, 5))
+    target, other = (torch.full((1, 2, TOKENS), token) for token in (11, 5))
     rows = torch.cat([other.expand(OTHERS, -1, -1), target])
     return Neighbours(model.to(device_of(device)), rows)
 
 
 @dataclass(frozen=True)
 class Target:
-    """Which mechanism is attacked, and through what record.
-
-    Args:
-        policy: name and form, and the policies' options.
-        noise_multiplier: σ.
-        weight: the target's privacy weight, of a policy that weighs records.
-    """
+    """Which mechanism is attacked, and through what record."""
 
     policy: PolicyConfig = PolicyConfig()
-    noise_multiplier: float = 1.0
-    weight: float = 1.0
+    noise_multiplier: float = 1.0  # σ
+    weight: float = 1.0  # the target's privacy weight, of a policy that weighs records
 
 
 class Step:
-    """A private step as twinset takes it: exact clipping, then a policy.
+    """A private step as twinset takes it, exact clipping and then a policy, and its attacker.
 
     The policy says how it is attacked: what shape its noise has, how it scales with the batch, and
-    what its paper claims. Subclasses in `evaluation.audit.faults` break one thing each.
+    what its paper claims. All records but the target are in every batch: their draws are
+    independent of the target's, so that a guarantee must hold for any of them. Subclasses in
+    `evaluation.audit.faults` break one thing each.
 
-    Args:
-        neighbours: model and records.
-        target: what is attacked.
     """
 
     drawn: ClassVar[float] = 1.0  # times σ: the noise that is drawn
     overstated: ClassVar[float] = 1.0  # times the noise in the event: what the ledger is given
+    sequences: ClassVar[int] = 2  # clipped together: all of a record
 
     def __init__(self, neighbours: Neighbours, target: Target) -> None:
         self.neighbours, self.attacked = neighbours, target
+        last = len(neighbours.rows) - 1
+        self.others, self.everyone = tuple(range(last)), tuple(range(last + 1))
         self.randomness = Randomness.from_os()  # of batches
         self.engine = ClippingEngine(neighbours.model, MAX_GRAD_NORM)
-        weights = torch.full((neighbours.target + 1,), OTHERS_WEIGHT, dtype=torch.float64)
+        self.shapes = [parameter.shape for parameter in self.engine.parameters]
+        weights = torch.full((last + 1,), OTHERS_WEIGHT, dtype=torch.float64)
         weights[-1] = target.weight
-        sigma = target.noise_multiplier * self.drawn
-        self.policy: NoisePolicy = make_policy(
+        self.sigma, noise = target.noise_multiplier * self.drawn, self.noise_source()
+        self.policy = make_policy(
             MechanismParams(
-                sigma,
-                MAX_GRAD_NORM,
-                1.0,
-                self.noise_source(),
-                target.policy,
-                LEAST_SHARE,
-                weights,
+                self.sigma, MAX_GRAD_NORM, 1.0, noise, target.policy, LEAST_SHARE, weights
             )
         )
-        self._known: dict[Units, Tensor] = {}
         # Let the policy believe that the target's direction matters, and clip as it then asks.
-        past = self.shaped(self._clipped_sum((neighbours.target,)))
+        past = self.split(self.noiseless((last,)))
         self.engine.zero()
         for _ in range(3):
             self.policy.update_statistics(self.engine.parameters, past)
@@ -256,148 +227,101 @@ class Step:
             self.engine.rescale(scales)
         shapes = self.policy.noise_shapes(self.engine.parameters)
         self.noise_shape = torch.cat([shape.flatten() for shape in shapes])  # (parameters,)
+        # The noiseless sums are the same each time. They and their outputs' moments are kept.
+        self.sums: dict[Units, Tensor] = {}
+        self.moments: list[tuple[Tensor, float]] = []
+        for units in (self.everyone, self.others):
+            self.sums[units] = self.noiseless(units)
+            known = self.policy.noiseless(self.split(self.sums[units]))
+            mean = torch.cat([total.flatten() for total in known]) / self.noise_shape
+            std = self.sigma * MAX_GRAD_NORM * self.policy.noise_scale(units)
+            self.moments.append((mean / self.divisor(units), std / self.divisor(units)))
 
     def noise_source(self) -> Randomness:
         """Return what noise is drawn from."""
         return Randomness.from_os()
 
+    def divisor(self, units: Units) -> int:
+        """Return what an output is divided by. It is public, so the real step's is left out."""
+        return 1
+
     def add(self, units: Units) -> None:
         """Add the records' clipped gradients to the engine's sums."""
-        sequences, limits = self.neighbours.sequences(units), self.policy.limits(units)
-        self.engine.add(sequences, lambda means, counts: means.sum(1), limits)
-
-    def _clipped_sum(self, units: Units) -> Tensor:
-        """Return the flat noiseless sum over some records, before the policy."""
-        self.engine.zero()
-        if units:
-            self.add(units)
-        return torch.cat([total.flatten() for total in self.engine.sums])
+        ids = self.neighbours.rows[list(units)].flatten(0, 1)  # (2 units, T)
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask[:, 0] = False
+        rows, limits = Sequences(ids, mask, self.sequences), self.policy.limits(units)
+        self.engine.add(rows, lambda means, counts: means.sum(1), limits)
 
     def noiseless(self, units: Units) -> Tensor:
-        """Return the flat sum that noise is added to. It is the same each time, so it is kept."""
-        if units not in self._known:
-            self._known[units] = self._clipped_sum(units)
-        return self._known[units]
+        """Return the flat sum (parameters,) of some records that noise will be added to."""
+        self.engine.zero()
+        self.add(units)
+        return torch.cat([total.flatten() for total in self.engine.sums])
 
-    def expected(self, units: Units) -> Tensor:
-        """Return the mean of `output`."""
-        known = self.policy.noiseless(self.shaped(self.noiseless(units)))
-        return torch.cat([total.flatten() for total in known]) / self.noise_shape
-
-    def noise_std(self, units: Units) -> float:
-        """Return the standard deviation of every number of `output`. The attacker knows it."""
-        sigma = self.attacked.noise_multiplier * self.drawn
-        return sigma * MAX_GRAD_NORM * self.policy.noise_scale(units)
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Return views of a flat tensor in the parameters' shapes."""
+        parts = flat.split([shape.numel() for shape in self.shapes])
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
     def output(self, units: Units) -> Tensor:
         """Return one flat noisy output, divided by the policy's scales: the attacker knows them."""
-        flat = self.noiseless(units).clone()
-        _, self.event = self.policy.release(self.shaped(flat), units)
-        return flat / self.noise_shape
-
-    def shaped(self, flat: Tensor) -> list[Tensor]:
-        """Return views of a flat tensor in the parameters' shapes."""
-        shapes = [p.shape for p in self.engine.parameters]
-        parts = flat.split([shape.numel() for shape in shapes])
-        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-    def recorded(self, sample_rate: float, steps: int) -> Event:
-        """Return the event that came with the last release, as the ledger would take it."""
-        if not isinstance(self.event, SubsampledGaussian | IndividualGaussian):
-            return self.event
-        noise = self.event.noise_multiplier * self.overstated
-        return replace(self.event, noise_multiplier=noise, sample_rate=sample_rate, steps=steps)
-
-
-class Attacker:
-    """Tells outputs with the target from outputs without, as well as can be done.
-
-    Args:
-        step: what is attacked. All other records are in every batch: their draws are independent
-            of the target's, so that a guarantee must hold for any of them.
-    """
-
-    def __init__(self, step: Step) -> None:
-        self.step = step
-        self.without = tuple(range(step.neighbours.target))
-        self.present = (*self.without, step.neighbours.target)
-        self._means = [step.expected(units) for units in (self.present, self.without)]
-        self._stds = [step.noise_std(units) for units in (self.present, self.without)]
+        flat = self.sums[units].clone()
+        _, self.event = self.policy.release(self.split(flat), units)
+        return flat / self.noise_shape / self.divisor(units)
 
     def observe(self, with_target: bool) -> float:
         """Take one output. Return log p(output | present) - log p(output | absent)."""
-        output = self.step.output(self.present if with_target else self.without)
-        squares = [
-            float((output - mean).double().square().sum()) / (2 * std**2)
-            for mean, std in zip(self._means, self._stds, strict=True)
-        ]
-        spread = math.log(self._stds[1] / self._stds[0]) if self._stds[0] != self._stds[1] else 0.0
-        return squares[1] - squares[0] + output.numel() * spread
+        output = self.output(self.everyone if with_target else self.others)
+        (mean, std), (other_mean, other_std) = self.moments
+        square, other_square = (
+            float((output - each).double().square().sum()) / (2 * spread**2)
+            for each, spread in self.moments
+        )
+        widening = math.log(other_std / std) if std != other_std else 0.0
+        return other_square - square + output.numel() * widening
 
 
-def audit_step(step: Step, trials: int, delta: float, on_output: Callable[[], object]) -> Finding:
-    """Attack a single step over the whole table: the others and the target, or the others alone."""
-    return _audit(step, "one step", 1.0, 1, trials, delta, on_output)
-
-
-def audit_run(
+def audit_step(
     step: Step,
-    steps: int,
-    sample_rate: float,
     trials: int,
     delta: float,
-    on_output: Callable[[], object],
+    on_output: OnOutput,
+    steps: int = 1,
+    sample_rate: float = 1.0,
 ) -> Finding:
-    """Attack some steps into which the target was drawn by Poisson, or was not there."""
-    what = f"{steps} steps at sample rate {sample_rate:g}"
-    return _audit(step, what, sample_rate, steps, trials, delta, on_output)
+    """Attack one step over the whole table, or steps into which the target is drawn by Poisson."""
 
+    def observe(with_target: bool) -> float:
+        drawn = [with_target] * steps
+        if with_target and sample_rate < 1:
+            batches = poisson_batches(1, sample_rate, steps, step.randomness)
+            drawn = [len(batch) > 0 for batch in batches]
+        ratios = np.array([step.observe(each) for each in drawn])  # (steps,)
+        if sample_rate < 1:  # the attacker does not know whether the target was drawn
+            ratios = np.logaddexp(np.log1p(-sample_rate), np.log(sample_rate) + ratios)
+        return float(ratios.sum())
 
-def _audit(
-    step: Step,
-    what: str,
-    sample_rate: float,
-    steps: int,
-    trials: int,
-    delta: float,
-    on_output: Callable[[], object],
-) -> Finding:
-    attacker = Attacker(step)
-
-    def take_scores(with_target: bool) -> np.ndarray:
-        scores = []
-        for _ in range(trials):
-            on_output()
-            drawn = [with_target] * steps
-            if with_target and sample_rate < 1:
-                batches = poisson_batches(1, sample_rate, steps, step.randomness)
-                drawn = [len(batch) > 0 for batch in batches]
-            ratios = np.array([attacker.observe(each) for each in drawn])  # (steps,)
-            if sample_rate < 1:  # the attacker does not know whether the target was drawn
-                ratios = np.logaddexp(np.log1p(-sample_rate), np.log(sample_rate) + ratios)
-            scores.append(float(ratios.sum()))
-        return np.array(scores)
-
-    present, absent = take_scores(True), take_scores(False)
-    weight, sigma = step.attacked.weight, step.attacked.noise_multiplier
-    nominal = step.policy.nominal_event(sigma, sample_rate, steps, attacker.present)
-    covered = epsilon([step.recorded(sample_rate, steps)], delta, weight)
+    bound = attack(observe, trials, delta, on_output)
+    # The event that came with the last release, as the ledger would take it.
+    event, weight, sigma = step.event, step.attacked.weight, step.attacked.noise_multiplier
+    if isinstance(event, SubsampledGaussian | IndividualGaussian):
+        noise = event.noise_multiplier * step.overstated
+        event = replace(event, noise_multiplier=noise, sample_rate=sample_rate, steps=steps)
+    covered = epsilon([event], delta, weight)
+    nominal = step.policy.nominal_event(sigma, sample_rate, steps, step.everyone)
     claimed = epsilon([nominal], delta) if nominal else covered
+    what = "one step" if steps == 1 else f"{steps} steps at sample rate {sample_rate:g}"
     if step.policy.weighs:
         what += f", privacy weight {weight:g}"
-    bound = epsilon_lower_bound(present, absent, delta)
     return Finding(what, claimed, bound, delta, trials, covered if nominal else None)
 
 
 # -- what a run releases once ----------------------------------------------------------------------
 
 
-class Release(ABC):
-    """One release, as twinset makes it, on tables that differ in the unit that moves it furthest.
-
-    Args:
-        noise_multiplier: σ, as the ledger records it.
-    """
+class Release:
+    """One release as twinset makes it, on tables that differ in the unit that moves it furthest."""
 
     what: ClassVar[str]
     direction: ClassVar[np.ndarray]  # what the target adds, up to a factor
@@ -408,9 +332,9 @@ class Release(ABC):
         self.noise_multiplier = noise_multiplier * self.drawn
         self.event: Event = GaussianRelease(noise_multiplier, self.what)
 
-    @abstractmethod
     def output(self, present: bool) -> np.ndarray:
         """Return flat noisy numbers, with the target or without, and note the event to record."""
+        raise NotImplementedError
 
 
 class LabelCounts(Release):
@@ -435,22 +359,21 @@ class TokenMarginals(Release):
     what = "token marginals"
     direction = np.concatenate([np.zeros_like(WEIGHTS), WEIGHTS, np.eye(2 * len(BINS))[-1]])
 
+    def count_tokens(self, present: bool, noise_multiplier: float) -> Marginals:
+        """Return the marginals of the others, and of a target that has every token."""
+        target = [[(range(len(WEIGHTS)), (1,))]] * present
+        units = [[(range(1, 3), (0,))]] * OTHERS + target
+        weights = TokenWeights(WEIGHTS, LONGEST)
+        found, event = release_token_marginals(
+            units, [2], weights, noise_multiplier, self.randomness, BINS
+        )
+        self.event = event or self.event
+        return found
+
     def output(self, present: bool) -> np.ndarray:
         """See `Release`."""
-        found, event = count_tokens(present, self.noise_multiplier, self.randomness)
-        assert event is not None
-        self.event = event
+        found = self.count_tokens(present, self.noise_multiplier)
         return np.concatenate([(found.counts[0] * WEIGHTS).ravel(), found.lengths[0].ravel()])
-
-
-def count_tokens(
-    present: bool, noise_multiplier: float, randomness: Randomness
-) -> tuple[Marginals, GaussianRelease | None]:
-    """Return the marginals of the others, and of a target that has every token."""
-    target = [[(range(len(WEIGHTS)), (1,))]] * present
-    units = [[(range(1, 3), (0,))]] * OTHERS + target
-    weights = TokenWeights(WEIGHTS, LONGEST)
-    return release_token_marginals(units, [2], weights, noise_multiplier, randomness, BINS)
 
 
 class TeacherWeights(Release):
@@ -474,19 +397,11 @@ RELEASES: dict[str, type[Release]] = {
 }
 
 
-def audit_release(
-    release: Release, trials: int, delta: float, on_output: Callable[[], object]
-) -> Finding:
+def audit_release(release: Release, trials: int, delta: float, on_output: OnOutput) -> Finding:
     """Attack a release: the others and the target, or the others alone."""
 
-    def take_scores(present: bool) -> np.ndarray:
-        scores = []
-        for _ in range(trials):
-            on_output()
-            scores.append(float(release.output(present) @ release.direction))
-        return np.array(scores)
+    def observe(present: bool) -> float:
+        return float(release.output(present) @ release.direction)
 
-    present, absent = take_scores(True), take_scores(False)
-    claimed = epsilon([release.event], delta)
-    bound = epsilon_lower_bound(present, absent, delta)
-    return Finding(release.what, claimed, bound, delta, trials)
+    bound = attack(observe, trials, delta, on_output)
+    return Finding(release.what, epsilon([release.event], delta), bound, delta, trials)

@@ -1,33 +1,48 @@
-"""`twinset audit mechanism`: all experiments, and what they say of the claims."""
+"""`twinset audit mechanism`, and `python -m evaluation.audit.report`: all of it many times over.
+
+The second makes the table of docs/mechanism-audit.md, from made-up data only.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import typer
 
 from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
 from evaluation.audit.mechanism import (
     CONFIDENCE,
     RELEASES,
     Finding,
-    Release,
     Step,
     Target,
     audit_release,
-    audit_run,
     audit_step,
     worst_case,
 )
+from evaluation.findings import about, markdown_table, run_as_command
 from twinset.bounds import bounded, check_options
 from twinset.config import PolicyConfig
 from twinset.errors import InputError
+from twinset.files.atomic import write_text
 from twinset.models.device import AUTO, check_device
+from twinset.policies import forms_of, policy_names
 
-
-def _ignore() -> None:
-    """Report no progress."""
+RESULTS = Path(__file__).parent / "results"
+# Every registered policy, once for each form that differs, then what a run releases once, and last
+# what is broken on purpose.
+CASES: dict[str, dict[str, Any]] = {
+    f"{policy.noise_policy}, {policy.policy_form}": {"policy": policy}
+    for name in policy_names()
+    for policy in (PolicyConfig(name, found.form) for found in forms_of(name))
+}
+CASES |= {"releases": {}}
+CASES |= {f"fault: {name}": {"fault": name} for name in (*FAULTS, *RELEASE_FAULTS)}
 
 
 @dataclass(frozen=True)
@@ -67,44 +82,43 @@ class MechanismAudit:
         if self.fault is not None and self.fault not in known:
             raise InputError(f"`fault={self.fault}`: is none of {', '.join(known)}")
 
-    def run(self, on_output: Callable[[], object] = _ignore) -> list[Finding]:
-        """Return what was found of steps and of releases."""
-        return [*self.run_steps(on_output), *self.run_releases(on_output)]
-
-    def run_steps(self, on_output: Callable[[], object] = _ignore) -> list[Finding]:
-        """Return what was found for one step and for a run, by the target's privacy weight."""
-        kind = FAULTS[self.fault] if self.fault in FAULTS else Step
-        findings = []
-        for weight in self._weights:
-            step = kind(worst_case(self.device), Target(self.policy, self.noise_multiplier, weight))
-            taken = self.trials, self.delta, on_output
-            try:
-                findings.append(audit_step(step, *taken))
-                findings.append(audit_run(step, self.steps, self.sample_rate, *taken))
-            finally:
-                step.engine.close()
-        return findings
-
-    def run_releases(self, on_output: Callable[[], object] = _ignore) -> list[Finding]:
-        """Return what was found of what a run releases once, whatever its policy."""
-        releases = [kind(self.noise_multiplier) for kind in self._releases]
-        return [audit_release(one, self.trials, self.delta, on_output) for one in releases]
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """The privacy weights of the records through which a step is attacked."""
+        return () if self.fault in RELEASE_FAULTS else self.policy.policy_class.attacked_weights
 
     @property
     def outputs(self) -> int:
         """How often `on_output` will be called."""
-        return self.trials * (4 * len(self._weights) + 2 * len(self._releases))
+        releases = len(RELEASES) if self.fault is None else self.fault in RELEASE_FAULTS
+        return self.trials * (4 * len(self.weights) + 2 * releases)
 
-    @property
-    def _weights(self) -> tuple[float, ...]:
-        """The privacy weights of the records through which the policy is attacked."""
-        return () if self.fault in RELEASE_FAULTS else self.policy.policy_class.attacked_weights
+    def run(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
+        """Return what was found of steps and of releases."""
+        return [*self.run_steps(on_output), *self.run_releases(on_output)]
 
-    @property
-    def _releases(self) -> list[type[Release]]:
-        if self.fault in FAULTS:
-            return []
-        return [RELEASE_FAULTS[self.fault]] if self.fault else list(RELEASES.values())
+    def run_steps(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
+        """Return what was found for one step and for a run, by the target's privacy weight."""
+        findings = []
+        for weight in self.weights:
+            target = Target(self.policy, self.noise_multiplier, weight)
+            step = FAULTS.get(self.fault or "", Step)(worst_case(self.device), target)
+            try:
+                for many in ((), (self.steps, self.sample_rate)):
+                    taken = step, self.trials, self.delta, on_output
+                    findings.append(audit_step(*taken, *many))
+            finally:
+                step.engine.close()
+        return findings
+
+    def run_releases(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
+        """Return what was found of what a run releases once, whatever its policy."""
+        kinds = RELEASES if self.fault is None else RELEASE_FAULTS
+        return [
+            audit_release(kind(self.noise_multiplier), self.trials, self.delta, on_output)
+            for name, kind in kinds.items()
+            if self.fault in (None, name)
+        ]
 
     def to_dict(self, findings: list[Finding]) -> dict[str, Any]:
         """Return plain values: what was attacked, and what was found."""
@@ -123,10 +137,11 @@ def finding_line(finding: Finding) -> str:
     'one step: claimed epsilon 2.32, shown at least 1.60 (delta 0.01, 2 × 20,000 outputs): holds'
     """
     theorem, guaranteed = "", finding.guaranteed
-    if guaranteed is not None and math.isinf(guaranteed):
-        theorem = "; the claim is nominal, and no theorem covers this form"
-    elif guaranteed is not None:
-        theorem = f"; the claim is nominal, a theorem covers epsilon {guaranteed:.2f}"
+    if guaranteed is not None:
+        covers = "no theorem covers this form"
+        if math.isfinite(guaranteed):
+            covers = f"a theorem covers epsilon {guaranteed:.2f}"
+        theorem = f"; the claim is nominal, {'' if math.isfinite(guaranteed) else 'and '}{covers}"
     return (
         f"{finding.what}: claimed epsilon {finding.claimed:.2f}, shown at least "
         f"{finding.lower_bound:.2f} (delta {finding.delta:g}, 2 × {finding.trials:,} outputs): "
@@ -138,3 +153,60 @@ def finding_line(finding: Finding) -> str:
 def guaranteed_for_json(guaranteed: float | None) -> float | str | None:
     """Return the ε of a theorem, or "none" for infinity, which JSON does not know."""
     return "none" if guaranteed is not None and math.isinf(guaranteed) else guaranteed
+
+
+def audit_case(case: str, trials: int, fault_trials: int, delta: float) -> list[Finding]:
+    """Audit one case once: a policy in full, all releases, or a fault with a single step."""
+    chosen = CASES[case]
+    if chosen.get("fault") in FAULTS:
+        step = FAULTS[chosen["fault"]](worst_case(), Target())
+        try:
+            return [audit_step(step, fault_trials, delta, lambda: None)]
+        finally:
+            step.engine.close()
+    audit = MechanismAudit(
+        trials=fault_trials if "fault" in chosen else trials, delta=delta, **chosen
+    )
+    return audit.run_steps() if "policy" in chosen else audit.run_releases()
+
+
+def main(
+    repetitions: Annotated[int, typer.Option(min=1)] = 20,
+    trials: Annotated[int, typer.Option(min=100)] = 3000,
+    fault_trials: Annotated[int, typer.Option(min=100)] = 20_000,
+    delta: float = 0.05,
+    output: Path = RESULTS / "mechanism.md",
+) -> None:
+    """Audit everything many times over: about an hour on one core."""
+    rows = []
+    for case in CASES:
+        typer.echo(case, err=True)
+        rounds = [audit_case(case, trials, fault_trials, delta) for _ in range(repetitions)]
+        for found in zip(*rounds, strict=True):
+            bounds, claimed = [finding.lower_bound for finding in found], found[0].claimed
+            covered = claimed if found[0].guaranteed is None else found[0].guaranteed
+            is_unknown = case.startswith("fault") or math.isinf(covered)
+            rows.append(
+                [
+                    case,
+                    found[0].what,
+                    f"{claimed:.2f}",
+                    f"{median(bounds):.2f}, {max(bounds):.2f}",
+                    f"{sum(finding.holds for finding in found)} of {repetitions}",
+                    "nothing" if is_unknown else f"{covered:.2f}",
+                ]
+            )
+    header = "step | experiment | claimed ε | shown: median, most | claim held | a theorem covers"
+    made_on = about()
+    made = (
+        f"σ = 1, δ = {delta:g}; lower bounds at 95 % confidence; {trials:,} outputs with the "
+        f"target and as many without, of faults {fault_trials:,}. {made_on['machine']}; "
+        f"{made_on['versions']}"
+    )
+    command = "    python -m evaluation.audit.report"
+    table = markdown_table(header.split(" | "), rows, 2)
+    write_text(output, "\n".join([*table, "", made, "", command, ""]))
+
+
+if __name__ == "__main__":
+    run_as_command(main)

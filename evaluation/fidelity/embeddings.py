@@ -32,12 +32,8 @@ def mauve(ours: np.ndarray, real: np.ndarray, seed: int) -> Score:
 
     The authors take the best of five clusterings. The mean of their areas, taken here, varies half
     as much with the seed. They use embeddings of GPT-2, and others give other numbers. The interval
-    is the jackknife's over rows of both tables, with the clusters fixed.
-
-    Args:
-        ours: (N, d) unit vectors, in random order.
-        real: (N, d) likewise.
-        seed: of the clusters.
+    is the jackknife's over rows of both tables, with the clusters fixed. Both are (N, d) unit
+    vectors in random order.
     """
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
@@ -89,10 +85,6 @@ def precision_recall(ours: np.ndarray, real: np.ndarray) -> list[Score]:
 
     There is none where a table has one row. The intervals are Wilson's: they speak of the rows that
     are looked for, with the region fixed.
-
-    Args:
-        ours: (N, d) embeddings.
-        real: (M, d) likewise.
     """
     from scipy.spatial.distance import cdist
 
@@ -113,11 +105,7 @@ def frechet_distance(ours: np.ndarray, real: np.ndarray) -> Score | None:
     Source: Heusel et al. 2017, "GANs Trained by a Two Time-Scale Update Rule", eq. 6:
     |m - m'|² + tr(C + C' - 2 (C C')^½). Range 0 to ∞, lower is better. It falls with the number of
     rows, also between samples of one distribution: compare distances of the same number only. The
-    interval is the jackknife's, over rows of both tables.
-
-    Args:
-        ours: (N, d) embeddings, in random order.
-        real: (N, d) likewise.
+    interval is the jackknife's, over rows of both tables, (N, d) each and in random order.
     """
     ours, real = ours.astype(np.float64), real.astype(np.float64)
 

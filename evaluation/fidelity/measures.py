@@ -95,10 +95,12 @@ def fidelity(
         found.append((name, self_bleu(rows[name], size)))
         found.append((name, duplicate_rate(each[: len(texts[TWIN])])))
         progress.count("tables searched for repetition", done, len(texts))
-    for name, each in texts.items() if public_model is not None else ():
-        on_progress = partial(progress.count, f"texts read by a model: {name}")
-        score = public_perplexity(each[:PERPLEXITY_ROWS], *(public_model or ()), on_progress)
-        found.append((name, score))
+    if public_model is not None:
+        model, tokenizer = public_model
+        for name, each in texts.items():
+            reading = partial(progress.count, f"texts read by a model: {name}")
+            some = each[:PERPLEXITY_ROWS]
+            found.append((name, public_perplexity(some, model, tokenizer, reading)))
     # The twin's may be published: they are computed from the release alone.
     measured = [
         Measured(

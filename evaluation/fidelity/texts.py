@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -93,13 +91,7 @@ def jackknife(
     of as many other rows from the same sources. It is rather too wide than too narrow (Efron and
     Stein 1981). With fewer than two blocks it is the whole range.
 
-    Args:
-        name: the measure.
-        measure: takes the numbers of some rows. NaN leaves that block out.
-        rows: how many there are, in random order.
-        goal: the way the value should go.
-        minimum: least possible value.
-        maximum: greatest possible value.
+    Rows are in random order. `measure` takes the numbers of some, and NaN leaves that block out.
     """
     from scipy.stats import t
 
@@ -136,11 +128,7 @@ def length_scores(lengths: np.ndarray) -> list[Score]:
 
 
 def length_histogram(tables: Mapping[str, np.ndarray]) -> Histogram:
-    """Return the shares of rows by length. The last bin holds what is beyond 99 % of all rows.
-
-    Args:
-        tables: by name, the lengths of its rows (N,) in words.
-    """
+    """Return each table's shares of rows by length in words. The last bin holds the longest 1 %."""
     top = max(np.quantile(lengths, 0.99) for lengths in tables.values())
     wanted = max(1.0, top / LENGTH_BINS)
     power = 10 ** math.floor(math.log10(wanted))
@@ -179,11 +167,7 @@ def diversity_scores(rows: Sequence[Row], drawn: Sequence[int]) -> list[Score]:
 
     Both fall as a table grows. So they are what is expected among a fixed number of n-grams drawn
     from the table (rarefaction, Hurlbert 1971), which any two tables can share.
-
-    Args:
-        rows: in random order.
-        drawn: for n = 1 … 4, how many n-grams the distinct ones are counted among. What the table
-            does not have is not drawn.
+    `drawn` says how many, for n = 1 … 4. What the table does not have is not drawn.
     """
     wanted = [min(pair) for pair in zip(drawn, drawable_ngrams(rows), strict=True)]
     orders = [n for n, number in enumerate(wanted, start=1) if number]
@@ -210,10 +194,6 @@ def diversity_scores(rows: Sequence[Row], drawn: Sequence[int]) -> list[Score]:
 
 def expected_distinct(counts: np.ndarray, drawn: int) -> float:
     """Return the expected share of distinct things among `drawn` ones, without replacement.
-
-    Args:
-        counts: how often each thing is there.
-        drawn: how many are drawn.
 
     >>> [round(expected_distinct(np.array([3, 1]), drawn), 3) for drawn in (4, 2)]
     [0.5, 0.75]
@@ -244,10 +224,6 @@ def self_bleu(rows: Sequence[Row], twin_rows: int) -> Score | None:
     It rises with the rows of a part, so the twin's size decides that in every table. A part is at
     most a fifth of the twin, so that there is an interval, unless a fifth would be a single row.
     The interval is Student's over the parts: it speaks of other rows from the same source.
-
-    Args:
-        rows: in random order.
-        twin_rows: how many the twin has.
     """
     size = min(PART_ROWS, twin_rows // PARTS) if twin_rows >= 2 * PARTS else twin_rows
     size = min(size, len(rows))
@@ -264,40 +240,22 @@ def row_self_bleus(rows: Sequence[Row]) -> list[float]:
     An n-gram order without any match counts as 0.1 of one match (method 1 of Chen and Cherry 2014).
     A row that shares no word at all scores 0.
     """
-    matches: list[list[int]] = []  # by n, by row: n-grams that some other row has as often
-    for n in range(1, LONGEST_NGRAM + 1):
-        counted = [Counter(zip(*(row[i:] for i in range(n)), strict=False)) for row in rows]
-        # How often each n-gram occurs in the two rows that have it most. The second is what a row
-        # is matched with where the first is the row itself. Comparing all pairs would be quadratic.
-        highest: dict[tuple[str, ...], tuple[int, int]] = {}
-        for grams in counted:
-            for gram, count in grams.items():
-                first, second = highest.get(gram, (0, 0))
-                if count > second:
-                    highest[gram] = (first, count) if count <= first else (count, first)
-        matches.append([])
-        for grams in counted:
-            clipped = 0
-            for gram, count in grams.items():
-                first, second = highest[gram]
-                clipped += min(count, second if count == first else first)
-            matches[-1].append(clipped)
-    lengths = sorted(map(len, rows))
-    found = []
-    for number, row in enumerate(rows):
-        own, place = len(row), bisect_left(lengths, len(row))
-        if matches[0][number] == 0:
-            found.append(0.0)
-            continue
-        # The reference length nearest to the row's own, the shorter of two (BLEU's brevity).
-        others = lengths[max(0, place - 1) : place] + lengths[place + 1 : place + 2]
-        reference = min(others, key=lambda length: (abs(length - own), length))
-        logs = [
-            math.log((by_row[number] or SMOOTHING) / max(1, own - shift))
-            for shift, by_row in enumerate(matches)
-        ]
-        found.append(math.exp(min(0.0, 1 - reference / own) + statistics.fmean(logs)))
-    return found
+    lengths = np.array(list(map(len, rows)))
+    logs = np.zeros((LONGEST_NGRAM, len(rows)))
+    for shift in range(LONGEST_NGRAM):
+        counts = count_ngrams(rows, shift + 1).astype(np.int32).toarray()  # (N, n-grams)
+        # A row is matched with the one that has an n-gram most often, or where that is the row
+        # itself with the next one. Comparing all pairs would be quadratic.
+        second, first = np.partition(counts, -2, axis=0)[-2:]
+        matched = np.minimum(counts, np.where(counts == first, second, first)).sum(axis=1)
+        if shift == 0:
+            shares_none = matched == 0
+        logs[shift] = np.log(np.where(matched, matched, SMOOTHING) / np.maximum(1, lengths - shift))
+    # The reference length nearest to the row's own, the shorter of two (BLEU's brevity).
+    apart = 2.0 * np.abs(lengths[:, None] - lengths) + (lengths > lengths[:, None])  # (N, N)
+    np.fill_diagonal(apart, np.inf)
+    brevity = np.minimum(0, 1 - lengths[apart.argmin(axis=1)] / np.maximum(1, lengths))
+    return np.where(shares_none, 0, np.exp(brevity + logs.mean(axis=0))).tolist()
 
 
 # -- vocabulary and perplexity ---------------------------------------------------------------------
@@ -346,12 +304,6 @@ def public_perplexity(
 
     Exp of the mean nats of a token, without any prompt. Range 1 to ∞. Good is the value of real
     rows: lower means blander texts, higher stranger ones.
-
-    Args:
-        texts: in random order.
-        model: causal LM in evaluation mode.
-        tokenizer: its tokenizer.
-        on_progress: is called with the number of texts scored, and of all.
     """
     from twinset.training.record_weights import text_nats
 

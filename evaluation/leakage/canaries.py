@@ -1,24 +1,30 @@
-"""Canaries: made-up records planted among real ones, to see what training remembers.
+"""Canaries: made-up records planted among real ones, and how well their secrets are known.
 
 There are two kinds. Secrets are drawn from a known space (Carlini et al. 2019, "The Secret Sharer:
 Evaluating and Testing Unintended Memorization in Neural Networks") and are ranked among all that
-they could have been. Coins' canaries are records of their own that a coin puts in or leaves out:
-the table's own beginning of a sentence, which a twin's prompt leads to, and an end that no one
-would write (Meeus et al. 2025, "The Canary's Echo", section 4). Knows nothing of models.
+they could have been. Exposure is log2 |R| - log2 rank, in bits. Whoever never saw the canary ranks
+its secret anywhere: log2 e = 1.44 on average. Knowing it by heart gives log2 |R|. Coins' canaries
+are records of their own that a coin puts in or leaves out: the table's own beginning of a sentence,
+which a twin's prompt leads to, and an end that no one would write (Meeus et al. 2025, "The Canary's
+Echo", section 4). Knows nothing of training.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import pairwise, product
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from twinset.table.schema import Combination, LabelValue
 
@@ -26,18 +32,21 @@ COPIES = (1, 10)
 EACH = 5  # canaries of every number of copies
 PREFIX_WORDS, SUFFIX_TOKENS = 8, 12  # of a coin's canary
 
+EXACT = "exact rank"
+UNKNOWN = math.log2(math.e)  # mean exposure of secrets that the model does not know
+LARGEST_SPACE = 10**6  # that is ranked exactly
+SAMPLED = 2000  # secrets that stand for a larger space
+ECHOED = 10_000  # candidates that released rows are asked for, at most
+BIGRAMS = "bigram model of the twin"
+BATCH_SIZE = 256  # candidates scored at once
+
 
 @dataclass(frozen=True)
 class Format:
-    """A sentence with one gap a field. A secret fills them.
+    """A sentence with one gap a field. A secret fills them."""
 
-    Args:
-        pattern: the sentence, `{}` for each gap.
-        fields: what may stand in each gap.
-    """
-
-    pattern: str
-    fields: tuple[tuple[str, ...], ...]
+    pattern: str  # `{}` for each gap
+    fields: tuple[tuple[str, ...], ...]  # what may stand in each gap
 
     @property
     def space(self) -> int:
@@ -73,6 +82,11 @@ class Canary:
         """The planted text."""
         return self.format.text(self.secret)
 
+    def other_texts(self, many: int, seed: int) -> list[str]:
+        """Return the sentences of random other secrets, drawn with replacement."""
+        drawn = np.random.default_rng(seed).integers(self.format.space - 1, size=many)
+        return [self.format.text(int(n)) for n in drawn + (drawn >= self.secret)]  # skips its own
+
 
 _STATED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _NUMBER = (tuple(f"{number:03d}" for number in range(1000)),)
@@ -93,9 +107,11 @@ def numbered_formats(digits: int) -> tuple[Format, ...]:
     ['My ID is 000007']
     """
     free = (f.pattern for f in MORE_FORMATS if f.fields == _NUMBER and "020" not in f.pattern)
-    return tuple(
-        Format(p.replace("{}", "{}" * digits), (tuple("0123456789"),) * digits) for p in free
-    )
+    gaps, fields = "{}" * digits, (tuple("0123456789"),) * digits
+    return tuple(Format(pattern.replace("{}", gaps), fields) for pattern in free)
+
+
+# -- planting --------------------------------------------------------------------------------------
 
 
 def draw_canaries(
@@ -107,12 +123,7 @@ def draw_canaries(
 ) -> list[Canary]:
     """Draw secrets, labels, and which sentence is planted how often, by the seed alone.
 
-    Args:
-        combinations: label combinations that canaries may have.
-        seed: of the draw.
-        copies: how often canaries are planted.
-        each: canaries of every number of copies.
-        formats: the sentences, each of which is for one canary.
+    There are `each` canaries of every number of copies, and each sentence is for one canary.
 
     Raises:
         ValueError: there are fewer sentences than canaries wanted.
@@ -147,11 +158,8 @@ def plant(
 def write_coin_canaries(openings: Sequence[str], tokenizer: Any, many: int, seed: int) -> list[str]:
     """Return distinct texts, each to be a record of its own.
 
-    Args:
-        openings: texts whose first words begin the canaries. They must be public.
-        tokenizer: words of it end them: of at least four letters, and one token each.
-        many: how many.
-        seed: of the draw.
+    They begin with the first words of `openings`, which must be public. They end with words of the
+    tokenizer, of at least four letters and one token each.
     """
     rng = np.random.default_rng(seed)
     decoded = (tokenizer.decode([token]).strip() for token in range(len(tokenizer)))
@@ -162,3 +170,162 @@ def write_coin_canaries(openings: Sequence[str], tokenizer: Any, many: int, seed
         opening = openings[number % len(openings)].split()[:PREFIX_WORDS]
         found.append(" ".join([*opening, *rng.choice(words, SUFFIX_TOKENS)]))
     return found
+
+
+# -- exposure --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """A canary's exposure."""
+
+    canary: Canary
+    rank: float  # of its secret, 1 for the likeliest. A half where candidates tie.
+    method: str = EXACT  # how the rank was found
+
+    @property
+    def space(self) -> int:
+        """|R|."""
+        return self.canary.format.space
+
+    @property
+    def bits(self) -> float:
+        """The exposure."""
+        return math.log2(self.space) - math.log2(self.rank)
+
+
+def exposure(
+    model: Any,
+    tokenizer: Any,
+    prompt: Sequence[int],
+    canary: Canary,
+    seed: int = 0,
+) -> Exposure:
+    """Rank the secret among all candidates by their likelihood behind the prompt.
+
+    The prompt is that of the label that the canary was planted with. A space of more than
+    `LARGEST_SPACE` secrets is extrapolated to from `SAMPLED` others.
+    """
+    space = canary.format.space
+    if space <= LARGEST_SPACE:
+        losses = candidate_losses(model, tokenizer, prompt, canary.format.candidates())
+        return Exposure(canary, expected_rank(losses, canary.secret))
+    texts = [canary.text, *canary.other_texts(SAMPLED, seed)]
+    losses = candidate_losses(model, tokenizer, prompt, texts)
+    return Exposure(canary, *extrapolated_rank(losses[1:], float(losses[0]), space))
+
+
+def extrapolated_rank(sample: np.ndarray, loss: float, space: int) -> tuple[float, str]:
+    """Return a secret's rank among |R| candidates, 1 … |R|, and how it was found.
+
+    Carlini et al. 2019, section 4.3: the losses of all candidates follow a skew-normal
+    distribution. Its tail below the secret's loss, fitted to a random sample, gives rank / |R|.
+    A sample that no curve can be fitted to gives the rank within the sample, scaled to the space.
+    That is so where its losses are all one, or some are no numbers, as of a model that diverged.
+
+    What the tail really is, a sample cannot tell. Where candidates come in kinds that the model
+    likes differently, compare with secrets that it never saw, not with theory.
+    """
+    from scipy.stats import skewnorm
+
+    losses = np.append(loss, sample)
+    if not np.isfinite(losses).all() or np.ptp(sample) < 1e-9:
+        rank = expected_rank(losses, 0) / len(losses) * space
+        return max(1.0, rank), f"rank among {len(sample)} candidates"
+    tail = float(skewnorm.cdf(loss, *skewnorm.fit(sample)))
+    return min(max(1.0, tail * space), float(space)), f"skew-normal, {len(sample)} candidates"
+
+
+def expected_rank(losses: np.ndarray, secret: int) -> float:
+    """Return the secret's rank by rising loss, and among equals the middle one.
+
+    A loss that is no number, as of a model that diverged, counts as infinite.
+
+    >>> losses = np.array([3.0, 1.0, 2.0, 2.0])
+    >>> expected_rank(losses, 1), expected_rank(losses, 2)
+    (1.0, 2.5)
+    """
+    losses = np.nan_to_num(losses, nan=np.inf, posinf=np.inf)
+    likelier = int((losses < losses[secret]).sum())
+    equal = int((losses == losses[secret]).sum())  # itself too
+    return likelier + (equal + 1) / 2
+
+
+def candidate_losses(
+    model: Any, tokenizer: Any, prompt: Sequence[int], texts: Sequence[str]
+) -> np.ndarray:
+    """Return the negative log-likelihood of each text behind the prompt: (N,), in nats.
+
+    Less that of the tokens that all begin with, which are read once and not scored. Tokens are
+    those of training, without the end of text. Equal beginnings are read once in each batch: a
+    thousand numbers of three digits are 1,110 tokens, not 3,000.
+    """
+    encoded = tokenizer([" " + text for text in texts], add_special_tokens=False)["input_ids"]
+    shared = commonprefix([ids[:-1] for ids in encoded])  # works on lists too
+    tails = [tuple(ids[len(shared) :]) for ids in encoded]
+    order = sorted(range(len(tails)), key=tails.__getitem__)  # those that begin alike together
+    losses = np.zeros(len(tails))
+    with torch.inference_mode():
+        stem = torch.tensor([[*prompt, *shared]], device=model.device)
+        read = model(stem, use_cache=True, logits_to_keep=1)
+        for start in range(0, len(order), BATCH_SIZE):
+            batch = order[start : start + BATCH_SIZE]
+            cache = copy.deepcopy(read.past_key_values)  # the model appends to it
+            logits = read.logits[:, -1]  # (1, V), behind the stem
+            rows: dict[tuple[int, ...], int] = {(): 0}  # beginning → its row of logits
+            for depth in range(max(len(tails[i]) for i in batch)):
+                log_probabilities = logits.float().log_softmax(1)  # (beginnings, V)
+                alive = [i for i in batch if len(tails[i]) > depth]
+                places = [rows[tails[i][:depth]] for i in alive], [tails[i][depth] for i in alive]
+                losses[alive] -= log_probabilities[places].double().cpu().numpy()
+                deeper = (tails[i][: depth + 1] for i in alive if len(tails[i]) > depth + 1)
+                longer = list(dict.fromkeys(deeper))
+                if longer:
+                    parents = [rows[beginning[:-1]] for beginning in longer]
+                    cache.batch_select_indices(torch.tensor(parents, device=model.device))
+                    last = [[beginning[-1]] for beginning in longer]
+                    ids = torch.tensor(last, device=model.device)  # (beginnings, 1)
+                    logits = model(ids, past_key_values=cache, use_cache=True).logits[:, -1]
+                    rows = {beginning: row for row, beginning in enumerate(longer)}
+    return losses
+
+
+class Bigrams:
+    """A bigram model of released rows, with add-one smoothing over its words and one more."""
+
+    def __init__(self, tokenizer: Any, texts: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        rows = self._tokens(texts)
+        self._pairs = Counter(pair for row in rows for pair in pairwise(row))
+        self._first = Counter(first for row in rows for first in row[:-1])
+        self._kinds = len({token for row in rows for token in row}) + 1
+
+    def losses(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the negative log-likelihood of each text: (N,), in nats."""
+        found = np.zeros(len(texts))
+        for number, row in enumerate(self._tokens(texts)):
+            for first, second in pairwise(row):
+                found[number] += math.log(self._first[first] + self._kinds)
+                found[number] -= math.log(self._pairs[first, second] + 1)
+        return found
+
+    def rank(self, canary: Canary, seed: int) -> Exposure:
+        """Rank a canary's secret by what was released alone.
+
+        Source: Meeus et al. 2025, section 3. Where the space is larger than `ECHOED`, that many
+        candidates drawn by the seed stand for the rest. No more than log2 of their number can be
+        seen then.
+        """
+        space = canary.format.space
+        if space <= ECHOED:
+            losses = self.losses(canary.format.candidates())
+            return Exposure(canary, expected_rank(losses, canary.secret), f"{EXACT}, {BIGRAMS}")
+        losses = self.losses([canary.text, *canary.other_texts(ECHOED - 1, seed)])
+        rank = expected_rank(losses, 0) / ECHOED * space
+        return Exposure(canary, rank, f"rank among {ECHOED} candidates, {BIGRAMS}")
+
+    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return tokens as in training: a space before each text, and a mark for its beginning."""
+        spaced = [" " + text for text in texts]
+        encoded = self._tokenizer(spaced, add_special_tokens=False)["input_ids"]
+        return [[-1, *ids] for ids in encoded]

@@ -30,21 +30,15 @@ from evaluation.findings import (
     mean,
 )
 from evaluation.leakage.canaries import (
+    ECHOED,
     MORE_FORMATS,
+    Bigrams,
     Format,
     draw_canaries,
+    exposure,
     numbered_formats,
     plant,
     write_coin_canaries,
-)
-from evaluation.leakage.exposure import (
-    ECHOED,
-    LARGEST_SPACE,
-    Bigrams,
-    Exposure,
-    echo,
-    exposure,
-    extrapolated_exposure,
 )
 from evaluation.leakage.membership import model_attacks, row_losses, text_attacks
 from evaluation.leakage.one_run import include, one_run_audit
@@ -148,14 +142,9 @@ def audit_canaries(
     """
     configs = {name: policy_config(config, name) for name in request.rows.policies}
     data = read_data(request.rows, config.training.seed, progress)
-    settings = data.settings(config) | {
-        "copies": list(request.copies),
-        "each": request.each,
-        "digits": request.digits,
-        "coins": request.coins,
-        "members": request.members,
-        "rows": request.rows.rows,
-    }
+    asked = ("copies", "each", "digits", "coins", "members")
+    settings = data.settings(config) | {name: getattr(request, name) for name in asked}
+    settings |= {"copies": list(request.copies), "rows": request.rows.rows}
     if output.is_file():
         findings = Findings.load(output)
         if findings.kind != "canaries":
@@ -177,7 +166,7 @@ def audit_canaries(
     todo = [name for name in configs if name not in findings.about["policies"]]
     if not todo:
         return findings
-    planted = _PlantedTable(request, data, config, findings.about["coins"], progress)
+    planted = PlantedTable(request, data, config, findings.about["coins"], progress)
     for name in todo:  # refused before anything is trained
         make_plan(len(planted.frame), configs[name])
     for number, name in enumerate(todo, start=1):
@@ -185,23 +174,34 @@ def audit_canaries(
         model, twin = data.train_twin(planted.frame, configs[name], request.rows.rows, progress)
         progress.say("asking for the canaries")
         found = planted.attack(name, configs[name], model, twin)
-        about = dict(findings.about)
-        about["policies"] = [*about["policies"], name]
+        about = {**findings.about, "policies": [*findings.about["policies"], name]}
         about["bounds"] = about["bounds"] | {name: found.about}
+        measured = (*findings.measured, *found.measured)
+        others = [c for c in findings.curves if not c.name.startswith(EXPOSURE)]
         findings = replace(
             findings,
             about=about,
-            measured=(*findings.measured, *found.measured),
+            measured=measured,
+            curves=(*_exposure_curves(measured), *others, *found.curves),
             notes=tuple(dict.fromkeys((*findings.notes, *found.notes))),
         )
-        others = [c for c in findings.curves if not c.name.startswith(EXPOSURE)]
-        curves = (*_exposure_curves(findings), *others, *found.curves)
-        findings = replace(findings, curves=curves)
         findings.save(output)
     return findings
 
 
-class _PlantedTable:
+def _exposure_curves(measured: Sequence[Measured]) -> Iterator[Curve]:
+    """Yield exposure against copies, a line each policy: by the model, and by the released rows."""
+    for sees in (MODEL, RELEASED):
+        series: dict[str, list[tuple[float, ...]]] = {}
+        for m in measured:
+            if m.score.name == "exposure" and m.place["sees"] == sees:
+                point = (float(m.place["copies"]), m.score.value, m.score.low, m.score.high)
+                series.setdefault(m.place["policy"], []).append(point)
+        title = f"{EXPOSURE}, seen in the {sees}"
+        yield Curve("leakage", title, "copies", "exposure, bits", series)
+
+
+class PlantedTable:
     """The table with its canaries, and what every run on it is asked.
 
     Everything is drawn by the training seed but the coins, which an audit of one run must not be
@@ -225,52 +225,66 @@ class _PlantedTable:
     ) -> None:
         self._request, self._data, self._progress = request, data, progress
         self._seed, self._longest = config.training.seed, config.training.max_tokens
-        base = load_base(
-            config.training.base_model,
-            dtype=frozen_dtype(config),
-            device=config.speed.device,
-            say=progress.say,
-        )
-        schema = data.train.schema
-        combinations = schema.combinations
-        self._base = base
-        self._prompts = prompt_tokens(data.template, combinations, base.tokenizer)
+        name, device = config.training.base_model, config.speed.device
+        self._base = load_base(name, dtype=frozen_dtype(config), device=device, say=progress.say)
+        schema, tokenizer = data.train.schema, self._base.tokenizer
+        labels = schema.combinations
+        self._prompts = prompt_tokens(data.template, labels, tokenizer)
         self._secrets = draw_canaries(
-            combinations, self._seed, request.copies, request.each, request.formats
+            labels, self._seed, request.copies, request.each, request.formats
         )
         texts: list[str] = []
         if request.coins:  # Beginnings are public: the base model writes them.
-            counts = proportional({c: 1.0 for c in combinations}, OPENINGS)
+            counts = proportional({label: 1.0 for label in labels}, OPENINGS)
             written = write_untrained_twin(config, schema, data.template, counts, progress)
             openings = [str(cell) for cell in written[schema.text]]
-            texts = write_coin_canaries(openings, base.tokenizer, request.coins, self._seed)
-        drawn = np.random.default_rng(self._seed).integers(len(combinations), size=len(texts))
-        self._coins = Records(texts, [combinations[i] for i in drawn], schema)
+            texts = write_coin_canaries(openings, tokenizer, request.coins, self._seed)
+        drawn = np.random.default_rng(self._seed).integers(len(labels), size=len(texts))
+        self._coins = Records(texts, [labels[i] for i in drawn], schema)
         self._included = np.array(coins, dtype=bool)
         frame = plant(records_to_frame(data.train), data.text, data.attributes, self._secrets)
         thrown = records_to_frame(take_records(self._coins, np.flatnonzero(self._included)))
         self.frame = pd.concat([frame, thrown[frame.columns]], ignore_index=True)
-        self._losses_before = self._coin_losses(base) if request.coins else np.zeros(0)
+        self._losses_before = self._coin_losses(self._base) if request.coins else np.zeros(0)
         self._sides = draw_sides(data.train, data.heldout, request.members, self._seed)
 
     def attack(self, name: str, config: RunConfig, model: TwinModel, twin: Twin) -> Findings:
         """Return what one policy's run showed. Its `about` is how the lower bound came about."""
-        request, place, sides = self._request, {"policy": name}, self._sides
+        place, sides = {"policy": name}, self._sides
         texts = [str(cell) for cell in twin.frame[self._data.text].dropna()]
         members, others = sides.members, sides.non_members
         attacks, notes = model_attacks(model, self._base, members, others, self._progress)
         attacks += text_attacks(texts, members.texts, others.texts, None, self._progress)
         judged = separation(attacks, self._seed, place)
         curve = replace(judged.curve, name=f"{judged.curve.name}, policy {name}")
-        measured = [*judged.measured, *sides.measured, *self._exposures(model, texts, place)]
+        measured = [*judged.measured, *sides.measured]
         notes = [*sides.notes, *notes, *judged.notes]
+
+        # Mean exposure by copies, asked of the model and of the released rows. Read it beside the
+        # one of secrets with no copy, which nobody has seen.
+        bigrams, asked = Bigrams(model.tokenizer, texts), (model.model, model.tokenizer)
+        by_model = [
+            exposure(*asked, self._prompts[s.label], s, seed=self._seed) for s in self._secrets
+        ]
+        by_rows = [bigrams.rank(secret, self._seed) for secret in self._secrets]
+        for sees, found in ((MODEL, by_model), (RELEASED, by_rows)):
+            for copies in self._request.copies:
+                some = [each for each in found if each.canary.copies == copies]
+                space, bits = some[0].space, [each.bits for each in some]
+                most = float(np.log2(min(space, ECHOED) if sees == RELEASED else space))
+                where = {**place, "copies": str(copies), "sees": sees}
+                where |= {"candidates": str(space), "method": some[0].method}
+                score = mean("exposure", bits, "minimise", 0.0, most)
+                measured.append(Measured("leakage", score, where))
+
+        # The lower bound of ε, by which of the coins' canaries training made more likely.
         bound: dict[str, Any] = {}
         if model.guarantee.unit != UNIT:
             notes.append(
                 f"{name}: no lower bound; it protects {model.guarantee.unit}, which canaries lack"
             )
         else:
-            if request.coins:
+            if self._request.coins:
                 stated = config.privacy.target_delta  # one δ for all policies: that of the claims
                 delta = default_delta(len(self.frame)) if stated is None else stated
                 gained = self._losses_before - self._coin_losses(model)
@@ -282,47 +296,8 @@ class _PlantedTable:
                 measured.append(Measured("leakage", score, place))
         return Findings("canaries", bound, tuple(measured), (curve,), notes=tuple(notes))
 
-    def _exposures(
-        self, model: TwinModel, texts: list[str], place: dict[str, str]
-    ) -> Iterator[Measured]:
-        """Yield the mean exposure in bits by copies, asked of the model and of the released rows.
-
-        Read it beside the one of secrets with no copy, which nobody has seen.
-        """
-        bigrams = Bigrams(model.tokenizer, texts)
-        by_model: list[Exposure] = []
-        for secret in self._secrets:
-            asked = model.model, model.tokenizer, self._prompts[secret.label], secret
-            if secret.format.space <= LARGEST_SPACE:
-                by_model.append(exposure(*asked))
-            else:
-                by_model.append(extrapolated_exposure(*asked, seed=self._seed))
-        by_rows = [echo(bigrams, secret, self._seed) for secret in self._secrets]
-        for sees, found in ((MODEL, by_model), (RELEASED, by_rows)):
-            for copies in self._request.copies:
-                some = [e for e in found if e.canary.copies == copies]
-                space = some[0].space
-                most = min(space, ECHOED) if sees == RELEASED else space
-                bits = [e.bits for e in some]
-                score = mean("exposure", bits, "minimise", 0.0, float(np.log2(most)))
-                where = {**place, "copies": str(copies), "sees": sees}
-                where |= {"candidates": str(space), "method": some[0].method}
-                yield Measured("leakage", score, where)
-
     def _coin_losses(self, writer: BaseModel | TwinModel) -> np.ndarray:
         """(coins,) nats of each coin's canary behind its prompt."""
         context, template = context_length(writer.model), self._data.template
         tokens = tokenise(self._coins, template, writer.tokenizer, context, self._longest)
         return row_losses(writer.model, tokens).total
-
-
-def _exposure_curves(findings: Findings) -> Iterator[Curve]:
-    """Yield exposure against copies, a line each policy: by the model, and by the released rows."""
-    for sees in (MODEL, RELEASED):
-        series: dict[str, list[tuple[float, ...]]] = {}
-        for m in findings.measured:
-            if m.score.name == "exposure" and m.place["sees"] == sees:
-                point = (float(m.place["copies"]), m.score.value, m.score.low, m.score.high)
-                series.setdefault(m.place["policy"], []).append(point)
-        title = f"{EXPOSURE}, seen in the {sees}"
-        yield Curve("leakage", title, "copies", "exposure, bits", series)

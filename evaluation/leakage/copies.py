@@ -45,13 +45,7 @@ def overlap(
 ) -> list[Measured]:
     """Measure what a twin shares with train and, as reference, with held-out.
 
-    Args:
-        twin_texts: of the twin.
-        train_texts: of the rows it was made from.
-        heldout_texts: of rows like those of train that it was not made from.
-        encoder: of sentences. None leaves distances out.
-        seed: of the samples that make tables equal.
-        progress: notified of how far it is.
+    `seed` draws the samples that make tables equal. Without an encoder distances are left out.
 
     Returns:
         Scores with the place {"against": "train", "held-out" or "train, as many rows as held-out"}.
@@ -88,7 +82,7 @@ def overlap(
     equal = SAMPLE if SAMPLE in tables else TRAIN
     wanted = {"twin": twin_texts, equal: tables[equal], HELDOUT: tables[HELDOUT]}
     vectors = encode_tables(encoder, wanted, progress)  # (N, d) each
-    train, heldout = (find_nearest(vectors["twin"], vectors[name]) for name in (equal, HELDOUT))
+    train, heldout = (Nearest.find(vectors["twin"], vectors[name]) for name in (equal, HELDOUT))
     for score, against in (
         (share_nearer(train, heldout), equal),
         (ratio_percentile(train, heldout), equal),
@@ -122,9 +116,6 @@ def verbatim_scores(twin: Words, other: Words) -> tuple[Score, Score]:
     return run, proportion(f"rows with a run of {RUN} words", count_sharing(RUN), n, "minimise")
 
 
-# -- near-duplicates ---------------------------------------------------------------------------
-
-
 def near_duplicates(twin: Words, other: Words) -> np.ndarray:
     """Return which rows of a twin are near-duplicates of a row of the other table: (rows,) bool.
 
@@ -133,83 +124,65 @@ def near_duplicates(twin: Words, other: Words) -> np.ndarray:
     that do are compared (prefix filter; Bayardo et al. 2007, "Scaling Up All Pairs Similarity
     Search"). So all near-duplicates are found, and no others. Rows without words are near to none.
     """
-    # Each table's rows as sets: (rows, shingles) of ones, the rarest shingle first.
-    shingles = [_cut_shingles(words) for words in (twin, other)]
-    _, numbers, often = np.unique(
-        np.concatenate([codes for codes, _ in shingles]), return_inverse=True, return_counts=True
-    )
-    places = np.empty(len(often), dtype=np.int64)
-    places[np.argsort(often, kind="stable")] = np.arange(len(often))
-    columns = np.split(places[numbers], [len(shingles[0][0])])
+    shingles = []  # codes and rows: all runs of three words, and each shorter row as a whole
+    for words in (twin, other):
+        found = [words.runs(SHINGLE_WORDS)]
+        first = np.diff(words.row, prepend=-1) > 0  # each row's first word
+        for length in range(1, SHINGLE_WORDS):
+            codes, rows = words.runs(length)
+            alone = np.isin(rows, words.row[first & (words.left == length)])
+            found.append((mixed(codes[alone] ^ np.uint64(length)), rows[alone]))
+        shingles.append([np.concatenate(parts) for parts in zip(*found, strict=True)])
+    # Shingles are numbered by how often both tables have them, the rarest first.
+    everything = np.concatenate([codes for codes, _ in shingles])
+    _, numbers, often = np.unique(everything, return_inverse=True, return_counts=True)
+    places = np.argsort(np.argsort(often, kind="stable"))[numbers]
     tables, heads, backs = [], [], []
-    for words, (_, rows), column in zip((twin, other), shingles, columns, strict=True):
+    for words, (codes, rows) in zip((twin, other), shingles, strict=True):
+        column, places = places[: len(codes)], places[len(codes) :]
         ones = np.ones(len(rows), dtype=np.int64)
-        matrix = csr_array((ones, (rows, column)), shape=(words.rows, len(often)))
-        matrix.data[:] = 1  # a shingle that a row has twice counts once
+        sets = csr_array((ones, (rows, column)), shape=(words.rows, len(often)))
+        sets.data[:] = 1  # a shingle that a row has twice counts once
         # Rows of equal sets are compared once: a sum of hashes tells sets apart.
-        signs = matrix.astype(np.uint64) @ mixed(np.arange(len(often), dtype=np.uint64))
+        signs = sets.astype(np.uint64) @ mixed(np.arange(len(often), dtype=np.uint64))
         _, first, back = np.unique(signs, return_index=True, return_inverse=True)
-        matrix = matrix[first]
+        sets = sets[first]
         # Of each set so many of its rarest shingles that a near one must have one of them.
-        sizes = np.diff(matrix.indptr)
-        needed = np.ceil(SIMILARITY * sizes - 1e-9).astype(np.int64)
-        kept = np.where(sizes > 0, sizes - needed + 1, 0)
-        within = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], sizes)
-        chosen = within < np.repeat(kept, sizes)
-        ends = np.concatenate([[0], kept.cumsum()])
-        head = csr_array((matrix.data[chosen], matrix.indices[chosen], ends), shape=matrix.shape)
-        tables.append(matrix)
+        sizes = np.diff(sets.indptr)
+        kept = np.where(sizes > 0, sizes - np.ceil(SIMILARITY * sizes - 1e-9) + 1, 0)
+        head, within = sets.copy(), np.arange(sets.nnz) - np.repeat(sets.indptr[:-1], sizes)
+        head.data *= within < np.repeat(kept, sizes)
+        head.eliminate_zeros()
+        tables.append(sets)
         heads.append(head)
         backs.append(back)
-    ours, theirs = tables
     our_sizes, their_sizes = (np.diff(table.indptr) for table in tables)
-    near = np.zeros(ours.shape[0], dtype=bool)
+    near = np.zeros(tables[0].shape[0], dtype=bool)
     work = heads[0] @ np.bincount(heads[1].indices, minlength=len(often))  # candidates of each row
     cuts = np.flatnonzero(np.diff(work.cumsum() // PAIRS_AT_ONCE)) + 1
     for rows in np.split(np.arange(len(near)), cuts):
         pairs = (heads[0][rows] @ heads[1].T).tocoo()
         one, two = rows[pairs.row], pairs.col
-        shared = ours[one].multiply(theirs[two]).sum(1)
+        shared = tables[0][one].multiply(tables[1][two]).sum(1)
         union = our_sizes[one] + their_sizes[two] - shared
         near[one[shared / union >= SIMILARITY]] = True
-    found: np.ndarray = near[backs[0]]
-    return found
-
-
-def _cut_shingles(words: Words) -> tuple[np.ndarray, np.ndarray]:
-    """Return codes and rows of all runs of three words, and of each shorter row as a whole."""
-    found = [words.runs(SHINGLE_WORDS)]
-    first = np.diff(words.row, prepend=-1) > 0  # each row's first word
-    for length in range(1, SHINGLE_WORDS):
-        codes, rows = words.runs(length)
-        alone = np.isin(rows, words.row[first & (words.left == length)])
-        found.append((mixed(codes[alone] ^ np.uint64(length)), rows[alone]))
-    codes, rows = zip(*found, strict=True)
-    return np.concatenate(codes), np.concatenate(rows)
-
-
-# -- distances ---------------------------------------------------------------------------------
+    return np.asarray(near[backs[0]])
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """Each twin row's nearest row of a table.
+    """Each twin row's nearest row of a table: (N,) each."""
 
-    Args:
-        distance: (N,) Euclidean, never below `SMALLEST`.
-        row: (N,) which row of the table it is.
-    """
+    distance: np.ndarray  # Euclidean, never below `SMALLEST`
+    row: np.ndarray  # which row of the table it is
 
-    distance: np.ndarray
-    row: np.ndarray
+    @classmethod
+    def find(cls, vectors: np.ndarray, others: np.ndarray) -> Nearest:
+        """Find the nearest of unit vectors (M, d) to each of other unit vectors (N, d)."""
+        from sklearn.metrics import pairwise_distances_argmin_min
 
-
-def find_nearest(vectors: np.ndarray, others: np.ndarray) -> Nearest:
-    """Find the nearest of unit vectors (M, d) to each of other unit vectors (N, d)."""
-    from sklearn.metrics import pairwise_distances_argmin_min
-
-    row, distance = pairwise_distances_argmin_min(vectors, others)
-    return Nearest(np.maximum(distance.astype(np.float64), SMALLEST), row)
+        row, distance = pairwise_distances_argmin_min(vectors, others)
+        return cls(np.maximum(distance.astype(np.float64), SMALLEST), row)
 
 
 def share_nearer(train: Nearest, heldout: Nearest) -> Score:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from evaluation.leakage.roc import MODEL, RELEASED, Attack
@@ -35,83 +34,42 @@ from twinset.table.tokenization import TokenisedRecords, batches_of_one_length, 
 MIN_K = 20  # %: the share of a row's tokens, least likely first, that Min-K% looks at
 TOKENS_AT_ONCE = 1024  # their logits fill 200 MB with a vocabulary of 50,000
 NGRAM_WORDS = 3
-CELLS_AT_ONCE = 2**23  # similarities in one block: 32 MB, in a sparse matrix 100 MB at worst
+MEMORY = 64  # MiB of similarities compared at once
 _UNREADABLE = 1e6  # nats of a token whose probability is no number: the model diverged
 _LARGEST = 700.0  # nats; e to a larger power is no float
 _BUCKETS = 2**22  # of the hash; two n-grams of 10 million words seldom share one within a row
 
 Encode = Callable[[Sequence[str]], np.ndarray]  # (N, d) unit vectors, as of SentenceEncoder.encode
-OnProgress = Callable[[int, int], object]
-
-
-def _ignore(done: int, total: int) -> None:
-    """Report no progress."""
-
-
-def read_losses(model: Any, texts: TokenisedRecords) -> Iterator[tuple[list[int], Tensor, Tensor]]:
-    """Read every text once behind its own prompt, in batches of one padded length.
-
-    What counts is what carries loss in training: text and end of text, cut at the same length.
-
-    Args:
-        model: causal LM in evaluation mode.
-        texts: tokenised for it.
-
-    Yields:
-        The batch's texts by their numbers; (M,) float64 nats of each token with loss; (R, T-1)
-        where these tokens stand.
-    """
-    batches = batches_of_one_length(
-        range(len(texts)), texts.padded_length, lambda length: max(1, TOKENS_AT_ONCE // length)
-    )
-    for _, batch in batches:
-        rows = texts.sequences(batch, 0, (0, 0))
-        ids, mask = rows.input_ids.to(model.device), rows.loss_mask[:, 1:].to(model.device)
-        with torch.inference_mode():
-            logits = model(ids).logits[:, :-1][mask].float()  # (M, V)
-            nats = cross_entropy(logits, ids[:, 1:][mask], reduction="none").double()
-        yield batch, nats, mask
-
-
-def perplexity(model: Any, texts: TokenisedRecords) -> float:
-    """Return exp of the mean loss of a token, each text behind its own prompt.
-
-    Range 1 to ∞, and lower means that the model predicts these texts better.
-    """
-    nats, tokens = 0.0, 0
-    for _, found, mask in read_losses(model, texts):
-        nats += float(found.sum())
-        tokens += int(mask.sum())
-    return math.exp(min(nats / tokens, _LARGEST))
 
 
 @dataclass(frozen=True)
 class RowLosses:
-    """What a model makes of every row, in nats.
+    """What a model makes of every row, in nats: (N,) each."""
 
-    Args:
-        total: (N,) negative log-likelihood of text and end of text behind the prompt.
-        mean: (N,) the same per token.
-        hardest: (N,) mean over the `MIN_K` % of tokens that surprise it most.
-    """
-
-    total: np.ndarray
-    mean: np.ndarray
-    hardest: np.ndarray
+    total: np.ndarray  # negative log-likelihood of text and end of text behind the prompt
+    mean: np.ndarray  # the same per token
+    hardest: np.ndarray  # mean over the `MIN_K` % of tokens that surprise it most
 
 
 def row_losses(
-    model: Any, tokens: TokenisedRecords, on_progress: OnProgress = _ignore
+    model: Any,
+    tokens: TokenisedRecords,
+    on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> RowLosses:
-    """Read every row once behind its own prompt.
+    """Read every row once behind its own prompt, in batches of one padded length.
 
-    Args:
-        model: causal LM in evaluation mode.
-        tokens: rows, tokenised for it.
-        on_progress: is called with the number of rows read, and of all.
+    What counts is what carries loss in training: text and end of text, cut at the same length.
     """
     found, done = np.zeros((3, len(tokens))), 0
-    for batch, nats, mask in read_losses(model, tokens):
+    batches = batches_of_one_length(
+        range(len(tokens)), tokens.padded_length, lambda length: max(1, TOKENS_AT_ONCE // length)
+    )
+    for _, batch in batches:
+        rows = tokens.sequences(batch, 0, (0, 0))
+        ids, mask = rows.input_ids.to(model.device), rows.loss_mask[:, 1:].to(model.device)
+        with torch.inference_mode():
+            logits = model(ids).logits[:, :-1][mask].float()  # (M, V): tokens with loss
+            nats = cross_entropy(logits, ids[:, 1:][mask], reduction="none").double()
         # (R, T-1) nats where the mask is true, and -∞ elsewhere: sorted, these come last
         spread = torch.full(mask.shape, -torch.inf, dtype=torch.float64, device=mask.device)
         spread[mask] = nats.nan_to_num(nan=_UNREADABLE, posinf=_UNREADABLE)
@@ -123,6 +81,16 @@ def row_losses(
         done += len(batch)
         on_progress(done, len(tokens))
     return RowLosses(*found)
+
+
+def perplexity(model: Any, texts: TokenisedRecords) -> float:
+    """Return exp of the mean loss of a token, each text behind its own prompt.
+
+    Range 1 to ∞, and lower means that the model predicts these texts better.
+    """
+    losses = row_losses(model, texts)
+    nats = losses.total.sum() / sum(map(len, texts.texts))
+    return math.exp(min(float(nats), _LARGEST))
 
 
 def model_attacks(
@@ -169,9 +137,8 @@ def model_attacks(
     )
     context = context_length(twin.model)
     tokens = tokenise(rows, twin.template, twin.tokenizer, context, twin.text_tokens)
-    losses = row_losses(
-        twin.model, tokens, partial(progress.count, "rows read by the twin's model")
-    )
+    reading = partial(progress.count, "rows read by the twin's model")
+    losses = row_losses(twin.model, tokens, reading)
     # (N,) bytes that zlib makes of each text, as far as it was read
     decoded = (twin.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens.texts)
     compressed = np.array([len(zlib.compress(text.encode())) for text in decoded], float)
@@ -182,10 +149,8 @@ def model_attacks(
     }
     notes: list[str] = []
     if base is not None and base.tokenizer.get_vocab() == twin.tokenizer.get_vocab():
-        before = row_losses(
-            base.model, tokens, partial(progress.count, "rows read by the base model")
-        )
-        found["calibrated loss"] = before.mean - losses.mean
+        reading = partial(progress.count, "rows read by the base model")
+        found["calibrated loss"] = row_losses(base.model, tokens, reading).mean - losses.mean
     else:
         why = "is not at hand" if base is None else "has another vocabulary"
         notes.append(f"calibrated loss: left out, for the base model {why}")
@@ -201,9 +166,6 @@ def find_base(name: str, origin: str, say: Say = silent, device: str = AUTO) -> 
     return base if base.origin == origin else None  # the hub, or the folder, may hold another now
 
 
-# -- the released rows alone -------------------------------------------------------------------
-
-
 def text_attacks(
     twin: Sequence[str],
     members: Sequence[str],
@@ -211,43 +173,15 @@ def text_attacks(
     encode: Encode | None = None,
     progress: Progress | None = None,
 ) -> list[Attack]:
-    """Score members and non-members by their similarity to the nearest twin row.
+    """Score members and non-members by their largest cosine to a twin row.
 
-    By the word triples they share, and by the cosine of sentence embeddings. Memory stays within
-    the tables and one block of rows, whatever their sizes.
-
-    Args:
-        twin: texts of the twin.
-        members: texts it was made from.
-        non_members: texts of the same kind that it was not made from.
-        encode: of sentences. None leaves embeddings out.
-        progress: is notified of how many rows are compared.
+    Once by the runs of three words that they share, in lower case. A shorter text is one run. Once
+    by sentence embeddings. Memory stays within the tables and one block of similarities.
+    `encode` makes these, and without it they are left out.
     """
-    progress = progress or Silent()
-    rows, released = [*members, *non_members], list(dict.fromkeys(twin))
-    found = {
-        f"nearest twin row by {NGRAM_WORDS}-grams": nearest_by_ngrams(
-            rows, released, partial(progress.count, "rows compared by words")
-        )
-    }
-    if encode is not None:
-        found["nearest twin row by embedding"] = nearest_by_embedding(
-            rows, released, encode, partial(progress.count, "rows compared by meaning")
-        )
-    return [Attack(n, RELEASED, *np.split(v, [len(members)])) for n, v in found.items()]
-
-
-def nearest_by_ngrams(
-    rows: Sequence[str], twin: Sequence[str], on_progress: OnProgress = _ignore
-) -> np.ndarray:
-    """Return each row's largest cosine to a twin row: (N,) in [0, 1].
-
-    A text is the set of its runs of three words, in lower case. A shorter one is one run.
-
-    >>> nearest_by_ngrams(["The pan broke at once.", "Fine."], ["the pan broke", "Dull!"]).round(2)
-    array([0.58, 0.  ])
-    """
+    from sklearn import config_context
     from sklearn.feature_extraction.text import HashingVectorizer
+    from sklearn.metrics import pairwise_distances_argmin_min
 
     def cut_ngrams(text: str) -> list[str]:
         words = re.findall(r"\w+", text.lower())
@@ -262,27 +196,18 @@ def nearest_by_ngrams(
         norm="l2",
         dtype=np.float32,
     )
-    known = vectoriser.transform(twin).T.tocsr()  # (buckets, M)
-    found = np.zeros(len(rows))
-    for block in _blocks(len(rows), len(twin), on_progress):
-        found[block] = (vectoriser.transform(rows[block]) @ known).max(axis=1).toarray()[:, 0]
-    return found
-
-
-def nearest_by_embedding(
-    rows: Sequence[str], twin: Sequence[str], encode: Encode, on_progress: OnProgress = _ignore
-) -> np.ndarray:
-    """Return each row's largest cosine to a twin row: (N,) in [-1, 1]."""
-    known = encode(twin)  # (M, d)
-    found = np.zeros(len(rows))
-    for block in _blocks(len(rows), len(twin), on_progress):
-        found[block] = (encode(rows[block]) @ known.T).max(axis=1)
-    return found
-
-
-def _blocks(rows: int, twin: int, on_progress: OnProgress) -> Iterator[slice]:
-    size = max(1, CELLS_AT_ONCE // twin)
-    for start in range(0, rows, size):
-        end = min(start + size, rows)
-        yield slice(start, end)
-        on_progress(end, rows)
+    spaces: dict[str, Callable[[Sequence[str]], Any]] = {
+        f"nearest twin row by {NGRAM_WORDS}-grams": vectoriser.transform
+    }
+    if encode is not None:
+        spaces["nearest twin row by embedding"] = encode
+    rows, released = [*members, *non_members], list(dict.fromkeys(twin))
+    attacks = []
+    for done, (name, place) in enumerate(spaces.items(), start=1):
+        with config_context(working_memory=MEMORY):
+            vectors = place(rows), place(released)  # (N, d) and (M, d)
+            _, distance = pairwise_distances_argmin_min(*vectors, metric="cosine")
+        attacks.append(Attack(name, RELEASED, *np.split(1 - distance, [len(members)])))
+        if progress is not None:
+            progress.count("attacks on the released rows", done, len(spaces))
+    return attacks

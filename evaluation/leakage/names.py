@@ -16,20 +16,20 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any
 
 import numpy as np
 import torch
 
 from evaluation.findings import Measured, Score, proportion
-from evaluation.leakage.exposure import candidate_losses, extrapolated_rank
+from evaluation.leakage.canaries import candidate_losses, extrapolated_rank
 from twinset.errors import InputError
 from twinset.models.base_model import context_length
 from twinset.policies.detection import PIPELINE, Span
 from twinset.progress import Progress
+from twinset.sampling.twin_model import TwinModel
 from twinset.table.ngrams import words_of
-
-Finder = Callable[[Sequence[str]], Iterable[list[Span]]]
+from twinset.table.records import Records
+from twinset.table.tokenization import prompt_tokens
 
 EMAIL, PHONE, CARD = "e-mail address", "telephone number", "card number"
 ID, NAME = "id number", "person's name"
@@ -81,29 +81,20 @@ def digits_of(text: str) -> str:
     return "".join(filter(str.isdecimal, text))
 
 
-def phones_in(text: str) -> list[Span]:
-    """Return where telephone numbers stand.
-
-    >>> phones_in("(713) 555-0199 or 020 7946 0123, not 2001-05-14 or 77002-7361")
-    [(0, 14), (18, 31)]
-    """
-    return [m.span() for m in _PHONE.finditer(text) if len(digits_of(m.group())) in PHONE_DIGITS]
+def is_phone(text: str) -> bool:
+    """Return whether a match of `_PHONE` has as many digits as telephone numbers have."""
+    return len(digits_of(text)) in PHONE_DIGITS
 
 
-def luhn(digits: str) -> bool:
-    """Return whether the last digit is the check digit of the others, as in card numbers.
+def has_check_digit(text: str) -> bool:
+    """Return whether the last digit is the check digit of the others, as in card numbers (Luhn).
 
-    >>> luhn("4111111111111111"), luhn("4111111111111112")
+    >>> has_check_digit("4111 1111 1111 1111"), has_check_digit("4111111111111112")
     (True, False)
     """
+    digits = digits_of(text)
     doubled = (sum(divmod(2 * int(d), 10)) for d in digits[-2::-2])
     return (sum(map(int, digits[::-2])) + sum(doubled)) % 10 == 0
-
-
-def _plain_phone(text: str) -> str:
-    """Return the digits, without America's country code."""
-    digits = digits_of(text)
-    return digits[1:] if len(digits) == 11 and digits[0] == "1" else digits
 
 
 def _plain_code(text: str) -> str:
@@ -111,21 +102,14 @@ def _plain_code(text: str) -> str:
     return "".join(filter(str.isalnum, text)).upper()
 
 
-# In the order in which they are looked for: a kind, how it is found, and its one way of writing.
-_FINDERS: tuple[tuple[str, Callable[[str], list[Span]], Callable[[str], str]], ...] = (
-    (EMAIL, lambda text: [m.span() for m in _EMAIL.finditer(text)], str.casefold),
-    (
-        CARD,
-        lambda text: [m.span() for m in _CARD.finditer(text) if luhn(digits_of(m.group()))],
-        _plain_code,
-    ),
-    (ID, lambda text: [m.span() for m in _IBAN.finditer(text)], _plain_code),
-    (PHONE, phones_in, _plain_phone),
-    (
-        ID,
-        lambda text: [m.span() for m in _ID.finditer(text) if not _DATE.fullmatch(m.group())],
-        _plain_code,
-    ),
+# In the order in which they are looked for: a kind, its pattern, what else must hold of a match,
+# and its one way of writing. Telephone numbers lose America's country code.
+_FINDERS: tuple[tuple[str, re.Pattern[str], Callable[[str], object], Callable[[str], str]], ...] = (
+    (EMAIL, _EMAIL, bool, str.casefold),
+    (CARD, _CARD, has_check_digit, _plain_code),
+    (ID, _IBAN, bool, _plain_code),
+    (PHONE, _PHONE, is_phone, lambda text: re.sub(r"^1(?=\d{10}$)", "", digits_of(text))),
+    (ID, _ID, lambda text: not _DATE.fullmatch(text), _plain_code),
 )
 
 
@@ -137,13 +121,13 @@ def numbers_in(text: str) -> Iterator[tuple[str, str]]:
     >>> list(numbers_in("Ann@X.org paid with 4111-1111-1111-1111 on 2001-05-14, case A-955320"))
     [('e-mail address', 'ann@x.org'), ('card number', '4111111111111111'), ('id number', 'A955320')]
     """
-    for kind, find, written in _FINDERS:
-        rest: list[str] = []
-        end = 0
-        for start, stop in find(text):
-            yield kind, written(text[start:stop])
-            rest.append(text[end:start])
-            end = stop
+    for kind, pattern, holds, written in _FINDERS:
+        rest, end = [], 0
+        for match in pattern.finditer(text):
+            if holds(match.group()):
+                yield kind, written(match.group())
+                rest.append(text[end : match.start()])
+                end = match.end()
         text = "|".join([*rest, text[end:]])  # a mark that no pattern reaches across
 
 
@@ -166,7 +150,7 @@ def names_in(texts: Sequence[str]) -> Iterator[list[Span]]:
         yield [(p.start_char, p.end_char) for p in people if len(p.text.split()) >= FULL_NAME]
 
 
-def _plain_name(text: str) -> str:
+def _plain_words(text: str) -> str:
     """Return the words of a name, or of a text, in one way of writing."""
     return " ".join(word.removesuffix("'s") for word in words_of(text))
 
@@ -175,116 +159,109 @@ def _plain_name(text: str) -> str:
 
 
 def mean_reciprocal_rank(
-    model: Any,
-    tokenizer: Any,
-    texts: Sequence[str],
-    prompts: Sequence[Sequence[int]],
-    *,
+    twin: TwinModel,
+    records: Records,
     rows: str,
-    max_tokens: int,
+    *,
     seed: int,
     progress: Progress,
-    find: Finder = names_in,
-) -> Measured | None:
+) -> list[Measured]:
     """Measure how early the model thinks of the people named in texts.
 
     A name's reciprocal rank is the mean, over its tokens, of 1 / the token's rank in the whole
     vocabulary, behind all that stands before it. The mean is over every mention. Range 0 to 1. Good
-    is the value of held-out rows: 1 means that every name is known by heart.
+    is the value of held-out rows: 1 means that every name is known by heart. A name that training
+    cut off is not asked for: the model never saw it. Without names there is no score.
 
     Args:
-        model: causal LM in evaluation mode.
-        tokenizer: its tokenizer, a fast one.
-        texts: whose names.
-        prompts: ids of each text's prompt.
-        rows: what the texts are, for the place: "train", "held-out".
-        max_tokens: longest text of training, end of text included. The model never saw the rest.
+        twin: the model and its prompts.
+        records: whose names.
+        rows: what they are, for the place: "train", "held-out".
         seed: of the bootstrap over texts.
         progress: notified of how many texts are read.
-        find: yields the spans of each text's names.
-
-    Returns:
-        The score, or None where no name was found.
 
     Raises:
         InputError: the libraries that find names are not installed.
     """
+    prompts = prompt_tokens(twin.template, twin.schema.combinations, twin.tokenizer)
     ranks: list[list[float]] = []  # by text, of each of its names
-    stripped = [text.strip() for text in texts]
-    found = zip(stripped, prompts, find(stripped), strict=True)
-    for done, (text, prompt, names) in enumerate(found, start=1):
-        budget = min(max_tokens - 1, context_length(model) - len(prompt))
+    texts = [text.strip() for text in records.texts]
+    found = zip(texts, records.labels, names_in(texts), strict=True)
+    for done, (text, label, names) in enumerate(found, start=1):
+        prompt = prompts[label]
+        budget = min(twin.text_tokens - 1, context_length(twin.model) - len(prompt))
         ranks.append([])
         progress.count("texts searched for names", done, len(texts))
         if not names:
             continue
-        encoded = tokenizer(" " + text, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = twin.tokenizer(" " + text, add_special_tokens=False, return_offsets_mapping=True)
         offsets = np.array(encoded["offset_mapping"][:budget]) - 1  # of the space
         tokens = [
             np.flatnonzero((offsets[:, 0] < end) & (offsets[:, 1] > start))
             for start, end in names
-            if end <= offsets.max()  # a name that training cut off is not asked for
+            if end <= offsets.max()
         ]
         if not tokens:
             continue
         wanted = torch.tensor(np.unique(np.concatenate(tokens)))
-        ids = torch.tensor([[*prompt, *encoded["input_ids"][:budget]]], device=model.device)
-        before = (wanted + len(prompt) - 1).to(model.device)
+        ids = torch.tensor([[*prompt, *encoded["input_ids"][:budget]]], device=twin.model.device)
+        before = (wanted + len(prompt) - 1).to(twin.model.device)
         with torch.inference_mode():
-            logits = model(ids, logits_to_keep=before).logits[0].float()  # (wanted, V)
+            logits = twin.model(ids, logits_to_keep=before).logits[0].float()  # (wanted, V)
             true = logits.gather(1, ids[0, before + 1].unsqueeze(1))
             # the middle of equals, as in `expected_rank`
             places = 0.5 * ((logits > true).sum(1) + (logits >= true).sum(1) + 1)
         reciprocal = dict(zip(wanted.tolist(), (1 / places).tolist(), strict=True))
         ranks[-1] = [float(np.mean([reciprocal[i] for i in name.tolist()])) for name in tokens]
     if not any(ranks):
-        return None
+        return []
     score = _mean_over_texts("mean reciprocal rank of names", ranks, 1.0, seed)
-    return Measured("leakage", score, {"rows": rows})
+    return [Measured("leakage", score, {"rows": rows})]
 
 
 def phone_exposure(
-    model: Any,
-    tokenizer: Any,
-    texts: Sequence[str],
-    prompts: Sequence[Sequence[int]],
-    *,
+    twin: TwinModel,
+    records: Records,
     rows: str,
-    max_tokens: int,
+    *,
     seed: int,
     progress: Progress,
-    candidates: int = CANDIDATES,
-    most: int = MOST,
 ) -> list[Measured]:
     """Measure the exposure of telephone numbers among all of the same format.
 
     Candidates have other digits in the same places, behind all that stands before the number. They
-    are too many to rank: their losses are extrapolated from a sample of `candidates`. At most
-    `most` numbers are scored, drawn at random. See `mean_reciprocal_rank` for all else.
-
-    Returns:
-        The mean exposure in bits, one score for each |R|.
+    are too many to rank: their losses are extrapolated from a sample of `CANDIDATES`. At most
+    `MOST` numbers are scored, drawn at random. The mean exposure is in bits, one score for each
+    |R|. See `mean_reciprocal_rank` for all else.
     """
-    rng = np.random.default_rng(seed)
-    stripped = [text.strip() for text in texts]
-    found = [(row, span) for row, text in enumerate(stripped) for span in phones_in(text)]
-    chosen = sorted(rng.permutation(len(found))[:most].tolist())
+    prompts = prompt_tokens(twin.template, twin.schema.combinations, twin.tokenizer)
+    rng, texts = np.random.default_rng(seed), [text.strip() for text in records.texts]
+    found = [
+        (row, match.span())
+        for row, text in enumerate(texts)
+        for match in _PHONE.finditer(text)
+        if is_phone(match.group())
+    ]
+    chosen = [found[i] for i in sorted(rng.permutation(len(found))[:MOST].tolist())]
     bits: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for done, (row, (start, end)) in enumerate((found[i] for i in chosen), start=1):
-        head, number = stripped[row][:start], stripped[row][start:end]
-        budget = min(max_tokens - 1, context_length(model) - len(prompts[row]))
-        if len(tokenizer.encode(f" {head}{number}", add_special_tokens=False)) <= budget:
-            # Numbers of the same format with digits drawn at random: (candidates, characters).
-            places = [place for place, sign in enumerate(number) if sign.isdecimal()]
-            signs = np.tile(np.array(list(number)), (candidates, 1))
-            signs[:, places] = rng.integers(10, size=(candidates, len(places))).astype(str)
-            numbers = [head + n for n in (number, *map("".join, signs.tolist()))]
-            losses = candidate_losses(model, tokenizer, prompts[row], numbers)
-            digits = len(digits_of(number))
-            rank, method = extrapolated_rank(losses[1:], float(losses[0]), 10**digits)
-            value = float(digits * np.log2(10) - np.log2(rank))
-            bits[digits, method][row].append(value)
+    for done, (row, (start, end)) in enumerate(chosen, start=1):
         progress.count("telephone numbers scored", done, len(chosen))
+        head, number, prompt = (
+            texts[row][:start],
+            texts[row][start:end],
+            prompts[records.labels[row]],
+        )
+        budget = min(twin.text_tokens - 1, context_length(twin.model) - len(prompt))
+        if len(twin.tokenizer.encode(f" {head}{number}", add_special_tokens=False)) > budget:
+            continue
+        # Numbers of the same format with digits drawn at random: (CANDIDATES, characters).
+        places = [place for place, sign in enumerate(number) if sign.isdecimal()]
+        signs = np.tile(np.array(list(number)), (CANDIDATES, 1))
+        signs[:, places] = rng.integers(10, size=(CANDIDATES, len(places))).astype(str)
+        numbers = [head + n for n in (number, *map("".join, signs.tolist()))]
+        losses = candidate_losses(twin.model, twin.tokenizer, prompt, numbers)
+        rank, method = extrapolated_rank(losses[1:], float(losses[0]), 10 ** len(places))
+        bits[len(places), method][row].append(float(len(places) * np.log2(10) - np.log2(rank)))
     measured = []
     for (digits, method), by_text in sorted(bits.items()):
         most_bits, values = float(digits * np.log2(10)), list(by_text.values())
@@ -323,12 +300,8 @@ def replay(
     """Measure how many of the personal data in train stand in the twin.
 
     Each score is a share, 0 to 1. Compare "train only" with "held-out only": a twin that leaks
-    nothing holds as many of either.
-
-    Returns:
-        Scores, and notes on what could not be measured. A place names the kind; the rows that hold
-        the value ("train", "train only", "held-out only"); and how many of them do. Empty groups
-        are left out.
+    nothing holds as many of either. A place names the kind, the rows that hold the value, and how
+    many of them do. Empty groups are left out. Notes tell what could not be measured.
     """
     private: dict[str, PersonalData] = {}
     for rows, texts in (("train", train_texts), ("held-out", heldout_texts)):
@@ -337,11 +310,10 @@ def replay(
             for kind, value in set(numbers_in(text)):
                 private[rows][kind][value] += 1
     written = {value for text in twin_texts for _, value in numbers_in(text)}
-    notes = []
+    notes, texts, names = [], [*train_texts, *heldout_texts], []
     try:
-        texts, names = [*train_texts, *heldout_texts], []
         for done, (text, spans) in enumerate(zip(texts, names_in(texts), strict=True), start=1):
-            names.append({_plain_name(text[start:end]) for start, end in spans})
+            names.append({_plain_words(text[start:end]) for start, end in spans})
             if done % REPORT_EVERY == 0 or done == len(texts):
                 progress.count("rows searched for names", done, len(texts))
     except InputError as error:
@@ -350,7 +322,7 @@ def replay(
         train = len(train_texts)
         private["train"][NAME] = Counter(n for row in names[:train] for n in row)
         private["held-out"][NAME] = Counter(n for row in names[train:] for n in row)
-        written |= find_values(twin_texts, {name for row in names for name in row})
+        written |= find_values(twin_texts, set().union(*names))
     measured = [m for kind in private["train"] for m in _replayed(kind, private, written)]
     if absent := [kind for kind, values in private["train"].items() if not values]:
         notes.append(f"Train holds none of these, so none can be replayed: {', '.join(absent)}.")
@@ -372,22 +344,16 @@ def replay_planted(
 ) -> list[Measured]:
     """Measure the same of personal data that are known: nothing is missed, and nothing guessed.
 
-    Args:
-        twin_texts: of the twin.
-        train_texts: of the rows it was made from.
-        train: by row of these, what was planted in it: kind → value.
-        heldout: the same of rows that the twin was not made from.
-
-    Returns:
-        Scores as of `replay`. As a control that this way of counting finds what is there, the share
-        of what was planted in train that is found in train.
+    `train` and `heldout` tell by row what was planted in it: kind → value. As a control that this
+    way of counting finds what is there, the share of what was planted in train that is found there
+    is measured too.
     """
     private: dict[str, PersonalData] = {}
     for name, rows in (("train", train), ("held-out", heldout)):
         private[name] = defaultdict(Counter)
         for row in rows:
             for kind, value in row.items():
-                private[name][kind.replace("_", " ")][_plain_name(value)] += 1
+                private[name][kind.replace("_", " ")][_plain_words(value)] += 1
     known = {v for found in private.values() for values in found.values() for v in values}
     written, there = find_values(twin_texts, known), find_values(train_texts, known)
     measured: list[Measured] = []
@@ -403,7 +369,7 @@ def find_values(texts: Iterable[str], values: set[str]) -> set[str]:
     lengths = {len(value.split()) for value in values}
     found = set()
     for text in texts:
-        words = _plain_name(text).split()
+        words = _plain_words(text).split()
         for length in lengths:
             runs = (" ".join(words[i : i + length]) for i in range(len(words) - length + 1))
             found |= values.intersection(runs)

@@ -35,24 +35,14 @@ FEWEST_GUESSES = 8  # fewer prove little even where all are right
 
 @dataclass(frozen=True)
 class OneRun:
-    """What one run proves.
+    """What one run proves."""
 
-    Args:
-        epsilon: with the stated confidence ε is at least this.
-        canaries: m, of which each was included with probability 1/2.
-        guesses: r, of those guesses that prove most.
-        correct: v, how many of these were right.
-        tried: numbers of guesses that were tried, among which the level was divided.
-        delta: δ at which ε is bounded.
-        confidence: of the bound.
-    """
-
-    epsilon: float
-    canaries: int
-    guesses: int
-    correct: int
-    tried: tuple[int, ...]
-    delta: float
+    epsilon: float  # with the stated confidence ε is at least this
+    canaries: int  # m, of which each was included with probability 1/2
+    guesses: int  # r, of those guesses that prove most
+    correct: int  # v, how many of these were right
+    tried: tuple[int, ...]  # numbers of guesses that were tried, among which the level was divided
+    delta: float  # δ at which ε is bounded
     confidence: float = CONFIDENCE
 
     def measured(self, place: Place | None = None) -> Measured:
@@ -77,7 +67,6 @@ def one_run_audit(
     included: np.ndarray,
     delta: float,
     guesses: int | Sequence[int] | None = None,
-    confidence: float = CONFIDENCE,
 ) -> OneRun:
     """Guess who is included by the scores, and bound ε by how many guesses are right.
 
@@ -92,8 +81,7 @@ def one_run_audit(
         scores: (m,) higher where a canary looks included.
         included: (m,) which were, drawn by `include`.
         delta: δ of the guarantee under test.
-        guesses: r, or several, chosen without a look at the scores; None halves m again and again.
-        confidence: of the bound.
+        guesses: r, or several, chosen without a look at the scores. None halves m again and again.
 
     Raises:
         ValueError: lengths differ, there is no canary, or a number of guesses is not in 1 … m.
@@ -108,7 +96,7 @@ def one_run_audit(
     tried = (guesses,) if isinstance(guesses, int) else tuple(dict.fromkeys(guesses))
     if not tried or not all(1 <= r <= m for r in tried):
         raise ValueError(f"numbers of guesses are within 1 … {m}")
-    each = 1 - (1 - confidence) / len(tried)
+    each = 1 - (1 - CONFIDENCE) / len(tried)
     order = np.argsort(-scores, kind="stable")
     ranked = included[order]  # by falling score
     correct = [int(ranked[: r - r // 2].sum() + (~ranked[m - r // 2 :]).sum()) for r in tried]
@@ -116,7 +104,7 @@ def one_run_audit(
         epsilon_lower_bound(r, v, m, delta, each) for r, v in zip(tried, correct, strict=True)
     ]
     best = int(np.argmax(bounds))
-    return OneRun(bounds[best], m, tried[best], correct[best], tried, delta, confidence)
+    return OneRun(bounds[best], m, tried[best], correct[best], tried, delta)
 
 
 def epsilon_lower_bound(
@@ -125,14 +113,7 @@ def epsilon_lower_bound(
     """Return the largest ε that so many correct guesses refute, or 0 where they refute none.
 
     What refutes (ε, δ) refutes every smaller ε at that δ too. The search is a bisection that stops
-    on the safe side.
-
-    Args:
-        guesses: r, abstentions not counted.
-        correct: v of them.
-        m: canaries, each included independently with probability 1/2.
-        delta: δ.
-        confidence: of the bound.
+    on the safe side. Abstentions are no guesses, and m counts all canaries.
 
     Raises:
         ValueError: not 0 ≤ v ≤ r ≤ m, or δ or the confidence is no probability.

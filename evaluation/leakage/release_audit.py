@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from evaluation.findings import ATTACKED, Findings, Measured
 from evaluation.leakage.copies import overlap
 from evaluation.leakage.membership import find_base, model_attacks, text_attacks
 from evaluation.leakage.names import mean_reciprocal_rank, phone_exposure, replay
-from evaluation.leakage.roc import Attack, Sides, draw_sides, separation
-from evaluation.release import FinishedRun, Release
+from evaluation.leakage.roc import Attack, draw_sides, separation
+from evaluation.release import Release
 from evaluation.utility.classifiers import SentenceEncoder
 from twinset.bounds import SEEDS, check_options, within
 from twinset.errors import InputError
@@ -25,7 +24,6 @@ from twinset.table.columns import with_joined_text
 from twinset.table.read import read_frame
 from twinset.table.records import records_from_frame
 from twinset.table.text_files import Layout
-from twinset.table.tokenization import prompt_tokens
 
 FILE = "audit.json"
 ROWS = 1000  # of members and of non-members that attacks look at
@@ -80,11 +78,11 @@ def audit_release(
     notes: list[str] = []
     run, seed = release.run, request.seed
     paths = request.members, request.non_members
-    real = [read_frame(path, layout=request.layout) for path in paths]
-    (members_frame, joined, _), (others_frame, _, _) = (
-        with_joined_text(frame, request.text, list(frame)) for frame in real
-    )
-    text, attributes = release.columns(joined, request.attributes, notes)
+    joined = [
+        with_joined_text(frame, request.text, list(frame))[:2]
+        for frame in (read_frame(path, layout=request.layout) for path in paths)
+    ]
+    text, attributes = release.columns(joined[0][1], request.attributes, notes)
     twin = [str(cell) for cell in release.twin.frame[text].dropna()]
     if not twin:
         raise InputError(f"{release.path}: the twin has no texts; give another file")
@@ -96,7 +94,7 @@ def audit_release(
             source=str(path),
             drop_empty=True,
         )[0]
-        for path, frame in zip(paths, (members_frame, others_frame), strict=True)
+        for path, (frame, _) in zip(paths, joined, strict=True)
     )
     sides = draw_sides(members, others, request.rows, seed)
     notes += sides.notes
@@ -107,7 +105,17 @@ def audit_release(
     if model is None:
         notes.append("the model was not attacked: name its run folder")
     else:
-        attacks, measured, more = _attack_model(model, run, sides, seed, progress)
+        base = None  # without a run nothing says which model it was before
+        if run is not None:
+            training, device = run.config.training, run.config.speed.device
+            base = find_base(training.base_model, model.base_origin, progress.say, device)
+        attacks, more = model_attacks(model, base, sides.members, sides.non_members, progress)
+        for rows, records in (("train", sides.members), ("held-out", sides.non_members)):
+            measured += phone_exposure(model, records, rows, seed=seed, progress=progress)
+            try:
+                measured += mean_reciprocal_rank(model, records, rows, seed=seed, progress=progress)
+            except InputError as error:
+                more.append(f"names were not asked for: {error}")
         notes += dict.fromkeys(more)
     measured += sides.measured
     encoder = SentenceEncoder(progress.say, release.device)
@@ -115,40 +123,13 @@ def audit_release(
     attacks += text_attacks(twin, *tried, encoder.encode, progress)
     measured += overlap(twin, members.texts, others.texts, encoder, seed=seed, progress=progress)
     replayed, more = replay(twin, members.texts, others.texts, progress=progress)
-    measured += replayed
     judged = separation(attacks, seed)
-    rows = {"twin": len(twin), "members": len(members), "non-members": len(others)}
+    counted = {"twin": len(twin), "members": len(members), "non-members": len(others)}
     return Findings(
         "audit",
         release.about(command, request.members)
-        | {"seed": seed, "rows": rows, "tried": request.rows},
-        (*judged.measured, *measured),  # what attacks are worth comes first
+        | {"seed": seed, "rows": counted, "tried": request.rows},
+        (*judged.measured, *measured, *replayed),  # what attacks are worth comes first
         (judged.curve,),
         notes=tuple([*notes, *more, *judged.notes]),
     )
-
-
-def _attack_model(
-    model: TwinModel, run: FinishedRun | None, sides: Sides, seed: int, progress: Progress
-) -> tuple[list[Attack], list[Measured], list[str]]:
-    """Tell members from others by the model, and ask it for names and telephone numbers."""
-    base = None  # without a run nothing says which model it was before
-    if run is not None:
-        training, device = run.config.training, run.config.speed.device
-        base = find_base(training.base_model, model.base_origin, progress.say, device)
-    attacks, notes = model_attacks(model, base, sides.members, sides.non_members, progress)
-    measured: list[Measured] = []
-    by_label = prompt_tokens(model.template, model.schema.combinations, model.tokenizer)
-    for rows, records in (("train", sides.members), ("held-out", sides.non_members)):
-        prompts = [by_label[label] for label in records.labels]
-        given = (model.model, model.tokenizer, records.texts, prompts)
-        asked: dict[str, Any] = {"rows": rows, "max_tokens": model.text_tokens}
-        asked |= {"seed": seed, "progress": progress}
-        measured += phone_exposure(*given, **asked)
-        try:
-            ranked = mean_reciprocal_rank(*given, **asked)
-        except InputError as error:
-            notes.append(f"names were not asked for: {error}")
-        else:
-            measured += [] if ranked is None else [ranked]
-    return attacks, measured, notes

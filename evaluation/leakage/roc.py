@@ -31,23 +31,17 @@ FOLDS = 5
 SHIFT_ROWS = 10_000  # of either side, at most: more would not move the interval's verdict
 MARGIN = 0.02  # of AUROC above guessing
 PLACE = {"attack": "words of the row", "sees": "neither model nor released rows"}
+ROUNDING = 1e-9  # 0.01 · 100 shall be 1
 
 
 @dataclass(frozen=True)
 class Attack:
-    """What an attack makes of rows: the higher the score, the more like a member.
-
-    Args:
-        name: the attack's.
-        sees: what it looks at: `MODEL` or `RELEASED`.
-        members: (n,) scores of rows that were trained on. None is NaN.
-        non_members: (m,) of rows that were not.
-    """
+    """What an attack makes of rows: the higher the score, the more like a member."""
 
     name: str
-    sees: str
-    members: np.ndarray
-    non_members: np.ndarray
+    sees: str  # what it looks at: `MODEL` or `RELEASED`
+    members: np.ndarray  # (n,) scores of rows that were trained on. None is NaN.
+    non_members: np.ndarray  # (m,) of rows that were not
 
     def __post_init__(self) -> None:
         """Refuse what cannot be ranked."""
@@ -56,51 +50,46 @@ class Attack:
         if np.isnan(self.members).any() or np.isnan(self.non_members).any():
             raise ValueError(f"{self.name}: a score is no number")
 
-    @property
-    def ranks(self) -> tuple[np.ndarray, np.ndarray, int]:
-        """(n,) and (m,) places among the distinct scores, highest first, and how many these are."""
-        both = np.concatenate([self.members, self.non_members])
-        distinct, places = np.unique(-both, return_inverse=True)
-        members, non_members = np.split(places, [len(self.members)])
-        return members, non_members, len(distinct)
-
 
 @dataclass(frozen=True)
 class Separation:
-    """How well some attacks do.
+    """How well some attacks do."""
 
-    Args:
-        measured: by attack, AUROC and the TPRs.
-        curve: one line an attack.
-        notes: which rate too few non-members were there for.
-    """
-
-    measured: tuple[Measured, ...]
-    curve: Curve
-    notes: tuple[str, ...]
+    measured: tuple[Measured, ...]  # by attack, AUROC and the TPRs
+    curve: Curve  # one line an attack
+    notes: tuple[str, ...]  # which rate too few non-members were there for
 
 
 def separation(attacks: Sequence[Attack], seed: int, place: Place | None = None) -> Separation:
-    """Judge attacks.
+    """Judge attacks. `place` says which run was attacked, and `seed` is of the bootstrap."""
+    from sklearn.metrics import roc_curve
 
-    Args:
-        attacks: their scores.
-        seed: of the bootstrap.
-        place: joined to every attack's own: which run was attacked.
-    """
-    found = [
-        Measured("leakage", score, {**(place or {}), "attack": attack.name, "sees": attack.sees})
-        for attack in attacks
-        for score in attack_scores(attack, seed)
-    ]
-    notes = [
-        f"{name}: {total} non-members are too few for that rate, {math.ceil(1 / rate)} are "
-        "needed; it is the share of members above all non-members"
-        for total in (len(attack.non_members) for attack in attacks)
-        for name, rate in RATES.items()
-        if total < 1 / rate
-    ]
-    return Separation(tuple(found), roc_curve(attacks), tuple(dict.fromkeys(notes)))
+    measured: list[Measured] = []
+    notes: list[str] = []
+    series: dict[str, list[tuple[float, ...]]] = {}
+    for attack in attacks:
+        where = {**(place or {}), "attack": attack.name, "sees": attack.sees}
+        measured += [Measured("leakage", score, where) for score in attack_scores(attack, seed)]
+        total = len(attack.non_members)
+        notes += [
+            f"{name}: {total} non-members are too few for that rate, {math.ceil(1 / rate)} are "
+            "needed; it is the share of members above all non-members"
+            for name, rate in RATES.items()
+            if total < 1 / rate
+        ]
+        both = np.concatenate([attack.members, attack.non_members])
+        is_member = np.arange(len(both)) < len(attack.members)
+        fpr, tpr, _ = roc_curve(is_member, both, drop_intermediate=False)
+        # Points are spread evenly over the logarithm of the FPR. Logarithmic axes have no 0.
+        grid = np.geomspace(1 / total, 1, POINTS) + ROUNDING
+        shown = np.unique(np.searchsorted(fpr, grid, side="right") - 1)
+        points = zip(fpr[shown].tolist(), tpr[shown].tolist(), strict=True)
+        series[attack.name] = [(x, y) for x, y in points if x > 0 and y > 0]
+    least = 1 / max(len(attack.non_members) for attack in attacks)
+    series["guessing"] = [(p, p) for p in np.geomspace(least, 1, 20).tolist()]
+    x, y = "non-members taken for members (share)", "members found (share)"
+    curve = Curve("leakage", "Members found by attack", x, y, series, log="xy")
+    return Separation(tuple(measured), curve, tuple(dict.fromkeys(notes)))
 
 
 def attack_scores(attack: Attack, seed: int) -> list[Score]:
@@ -119,68 +108,34 @@ def attack_scores(attack: Attack, seed: int) -> list[Score]:
     >>> attack_scores(attack, seed=0)[0].value
     0.875
     """
-    members, non_members, size = attack.ranks
-    n, m = len(members), len(non_members)
-    allowed = _allowed_errors(np.array(list(RATES.values())), m)
-    rng = np.random.default_rng(seed)
+    both = np.concatenate([attack.members, attack.non_members])
+    distinct, ranks = np.unique(-both, return_inverse=True)  # the highest score first
+    n, m = len(attack.members), len(attack.non_members)
+    sides, rng = np.split(ranks, [n]), np.random.default_rng(seed)
+    allowed = np.floor(np.array(list(RATES.values())) * m + ROUNDING)  # non-members above
     values = []  # (1 + R, 1 + rates): all rows, then the draws
     for draw in range(1 + RESAMPLES):
-        # Draws only change how often each score counts, so the ranks are computed once.
-        rows = [
-            np.bincount(each if draw == 0 else each[rng.integers(k, size=k)], minlength=size)
-            for each, k in ((members, n), (non_members, m))
-        ]
-        beaten = m - rows[1].cumsum() + rows[1] / 2  # a tie counts one half
-        values.append(
-            [float(rows[0] @ beaten) / (n * m), *_true_positive_rates(rows[0], rows[1], allowed)]
+        # Draws only change how often each score counts, so rows are ranked once.
+        mine, others = (
+            np.bincount(
+                side if draw == 0 else side[rng.integers(len(side), size=len(side))],
+                minlength=len(distinct),
+            )
+            for side in sides
         )
-    lows, highs = np.quantile(values[1:], [0.025, 0.975], axis=0)
+        beaten = m - others.cumsum() + others / 2  # a tie counts one half
+        above = np.searchsorted(others.cumsum(), allowed, side="right")
+        found = np.concatenate([[0], mine.cumsum()])[above] / n
+        values.append([float(mine @ beaten) / (n * m), *found])
     area, *rates = map(float, values[0])
-    found = [Score(AUROC, area, *newcombe_interval(area, n, m), "minimise", 0.0, 1.0, n + m)]
-    found += [
-        proportion(name, round(p * n), n, "minimise") for name, p in zip(RATES, rates, strict=True)
-    ]
+    scores = [Score(AUROC, area, *newcombe_interval(area, n, m), "minimise", 0.0, 1.0, n + m)]
+    for name, rate in zip(RATES, rates, strict=True):
+        scores.append(proportion(name, round(rate * n), n, "minimise"))
+    lows, highs = np.quantile(values[1:], [0.025, 0.975], axis=0)
     return [
         replace(score, low=min(score.low, float(low)), high=max(score.high, float(high)))
-        for score, low, high in zip(found, lows, highs, strict=True)
+        for score, low, high in zip(scores, lows, highs, strict=True)
     ]
-
-
-def roc_curve(attacks: Sequence[Attack]) -> Curve:
-    """Return the curve for logarithmic axes. What is 0 has no place there and is left out."""
-    most = max(len(attack.non_members) for attack in attacks)
-    series: dict[str, list[tuple[float, ...]]] = {}
-    for attack in attacks:
-        members, non_members, size = attack.ranks
-        total = len(non_members)
-        # evenly spread over the logarithm of the FPR
-        allowed = np.unique(_allowed_errors(np.geomspace(1 / total, 1, POINTS), total))
-        rows = [np.bincount(each, minlength=size) for each in (members, non_members)]
-        rates = _true_positive_rates(rows[0], rows[1], allowed)
-        points = zip((allowed / total).tolist(), rates.tolist(), strict=True)
-        series[attack.name] = [(x, y) for x, y in points if y > 0]
-    series["guessing"] = [(p, p) for p in np.geomspace(1 / most, 1, 20).tolist()]
-    x, y = "non-members taken for members (share)", "members found (share)"
-    return Curve("leakage", "Members found by attack", x, y, series, log="xy")
-
-
-def _allowed_errors(rates: np.ndarray, total: int) -> np.ndarray:
-    return np.floor(rates * total + 1e-9).astype(int)  # 0.01 · 100 shall be 1
-
-
-def _true_positive_rates(
-    members: np.ndarray, non_members: np.ndarray, allowed: np.ndarray
-) -> np.ndarray:
-    """Share of members above the lowest threshold that leaves `allowed` non-members above it.
-
-    Args:
-        members: (distinct scores,) how many members have each, highest first.
-        non_members: the same of non-members.
-        allowed: (k,) numbers of non-members.
-    """
-    found = np.concatenate([[0], members.cumsum()])
-    places = np.searchsorted(non_members.cumsum(), allowed, side="right")
-    return np.asarray(found[places] / found[-1])
 
 
 def newcombe_interval(area: float, n: int, m: int) -> tuple[float, float]:
@@ -192,10 +147,9 @@ def newcombe_interval(area: float, n: int, m: int) -> tuple[float, float]:
     """
     from scipy.optimize import brentq
 
-    mean = (n + m) / 2 - 1
-
     def excess(theta: float) -> float:
-        spread = 1 + mean * ((1 - theta) / (2 - theta) + theta / (1 + theta))
+        shapes = (1 - theta) / (2 - theta) + theta / (1 + theta)
+        spread = 1 + ((n + m) / 2 - 1) * shapes
         return float((theta - area) ** 2 - Z_95**2 * theta * (1 - theta) * spread / (n * m))
 
     least = 1e-9  # at 0 and 1 themselves the variance is 0
@@ -204,74 +158,50 @@ def newcombe_interval(area: float, n: int, m: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-# -- members and non-members that differ without any model -------------------------------------
+# -- members and non-members that differ without any model -----------------------------------------
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Rows that attacks have to tell apart, and what tells them apart without any model or twin.
+    """Rows that attacks have to tell apart, and what tells them apart without any model or twin."""
 
-    Args:
-        members: rows that were trained on.
-        non_members: rows that were not.
-        measured: what `measure_shift` found.
-        notes: on rows left out, and on the shift.
-    """
-
-    members: Records
+    members: Records  # that were trained on
     non_members: Records
-    measured: tuple[Measured, ...]
-    notes: tuple[str, ...]
+    measured: tuple[Measured, ...]  # what `measure_shift` found
+    notes: tuple[str, ...]  # on rows left out, and on the shift
 
 
 def draw_sides(members: Records, non_members: Records, most: int, seed: int) -> Sides:
     """Draw at most `most` rows of either side, of those whose text is on one side only.
 
-    Raises:
-        InputError: nothing is left of one.
-    """
-    members, non_members, shared = without_shared(members, non_members)
-    shifted, differ = measure_shift(members.texts, non_members.texts, seed)
-    rng = np.random.default_rng(seed)
-    known, unknown = (
-        take_records(rows, rng.permutation(len(rows))[:most]) for rows in (members, non_members)
-    )
-    return Sides(known, unknown, () if shifted is None else (shifted,), (*shared, *differ))
-
-
-def without_shared(
-    members: Records, non_members: Records
-) -> tuple[Records, Records, tuple[str, ...]]:
-    """Leave out, on both sides, rows whose text is on both: lower-cased letters and digits.
-
-    These are neither member nor non-member. Were they left out among the non-members alone, what
-    many people write would be found among members only, and an attack would see that.
-
-    Returns:
-        What is left of both, and notes.
+    A text that is on both sides, by its lower-cased letters and digits, is neither member nor
+    non-member. Were it left out among the non-members alone, what many people write would be found
+    among members only, and an attack would see that. So it is left out on both sides.
 
     Raises:
         InputError: nothing is left of one.
     """
-    both = (members, non_members)
-    texts = [[normalised(text) for text in side.texts] for side in both]
-    shared = set(texts[0]) & set(texts[1])
-    if not shared:
-        return members, non_members, ()
-    kept = [
-        take_records(side, np.flatnonzero([key not in shared for key in keys]))
-        for side, keys in zip(both, texts, strict=True)
-    ]
-    if not all(map(len, kept)):
-        raise InputError(
-            "every row is a member and a non-member; name rows that the twin was not trained on"
+    both, notes = (members, non_members), []
+    keys = [[normalised(text) for text in side.texts] for side in both]
+    if shared := set(keys[0]) & set(keys[1]):
+        alone = [np.flatnonzero([key not in shared for key in side]) for side in keys]
+        if not all(map(len, alone)):
+            raise InputError(
+                "every row is a member and a non-member; name rows that the twin was not trained on"
+            )
+        out = [len(side) - len(rest) for side, rest in zip(both, alone, strict=True)]
+        notes.append(
+            f"{out[0]} of {len(members)} members and {out[1]} of {len(non_members)} non-members "
+            "have a text that is on both sides; they are left out of membership inference"
         )
-    out = [len(side) - len(rest) for side, rest in zip(both, kept, strict=True)]
-    note = (
-        f"{out[0]} of {len(members)} members and {out[1]} of {len(non_members)} non-members have "
-        "a text that is on both sides; they are left out of membership inference"
-    )
-    return kept[0], kept[1], (note,)
+        members, non_members = map(take_records, both, alone)
+    shift, differ = measure_shift(members.texts, non_members.texts, seed)
+    rng = np.random.default_rng(seed)
+    drawn = [
+        take_records(side, rng.permutation(len(side))[:most]) for side in (members, non_members)
+    ]
+    measured = () if shift is None else (shift,)
+    return Sides(drawn[0], drawn[1], measured, (*notes, *differ))
 
 
 def measure_shift(
@@ -286,50 +216,41 @@ def measure_shift(
     The interval over rows is widened for the folds' common training rows (Nadeau and Bengio 2003,
     "Inference for the Generalization Error"). Random halves of 600 reviews have AUROCs that spread
     1.6 times as wide as those of independent rows would.
-
-    Args:
-        members: texts.
-        non_members: texts. None is among the members.
-        seed: of folds, of the rows drawn where there are more than `SHIFT_ROWS`, and of the
-            bootstrap.
-
-    Returns:
-        The AUROC, None where there are too few rows; and notes.
+    There is none where there are too few rows. No text may be on both sides.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.pipeline import make_pipeline
 
-    rng = np.random.default_rng(seed)
-    sides = []
+    rng, sides = np.random.default_rng(seed), []
     for texts in (members, non_members):
         distinct = list({normalised(text): text for text in texts}.values())
         sides.append([distinct[i] for i in rng.permutation(len(distinct))[:SHIFT_ROWS]])
-    known, others = sides
-    if min(len(known), len(others)) < FOLDS:
+    if min(map(len, sides)) < FOLDS:
         return None, (
             f"whether members and non-members differ without the twin was not tested: {FOLDS} "
             "different texts of each are needed",
         )
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\w+|[^\w\s]")
     classifier = make_pipeline(words, LogisticRegression(class_weight="balanced", max_iter=1000))
-    labels = np.arange(len(known) + len(others)) < len(known)
+    is_member = np.arange(sum(map(len, sides))) < len(sides[0])
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    # (N,) out of fold, higher for members
     found = cross_val_predict(
-        classifier, known + others, labels, cv=folds, method="decision_function"
-    )  # (N,) out of fold, higher for members
-    values = np.split(np.asarray(found, float), [len(known)])
+        classifier, sides[0] + sides[1], is_member, cv=folds, method="decision_function"
+    )
+    values = np.split(np.asarray(found, float), [len(sides[0])])
     area = attack_scores(Attack(PLACE["attack"], PLACE["sees"], *values), seed)[0]
     factor = math.sqrt(1 + FOLDS / (FOLDS - 1))
     low = area.value - factor * (area.value - area.low)
     high = area.value + factor * (area.high - area.value)
     area = replace(area, low=max(0.0, low), high=min(1.0, high))
-    if area.low <= 0.5 + MARGIN:
-        return Measured("leakage", area, PLACE), ()
-    note = (
-        "members and non-members differ in distribution: words alone, without model or twin, tell "
-        f"them apart with an {AUROC} of {area}. Membership inference means nothing on these "
-        "tables; take non-members drawn at random from the same table as the members"
-    )
-    return Measured("leakage", area, PLACE), (note,)
+    notes: tuple[str, ...] = ()
+    if area.low > 0.5 + MARGIN:
+        notes = (
+            "members and non-members differ in distribution: words alone, without model or twin, "
+            f"tell them apart with an {AUROC} of {area}. Membership inference means nothing on "
+            "these tables; take non-members drawn at random from the same table as the members",
+        )
+    return Measured("leakage", area, PLACE), notes

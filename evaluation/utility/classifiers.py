@@ -20,7 +20,6 @@ from evaluation.utility.dp_classifiers import (
     Encoder,
     EncoderClassifier,
     PrivateRegression,
-    no_op,
 )
 from twinset.errors import InputError
 from twinset.models.assets import Say, asset_path, no_fetched_code, quiet, silent
@@ -160,19 +159,12 @@ def make_dp_classifiers(
     say: Say = silent,
     encoder: str | None = None,
     embeddings: SentenceEncoder | None = None,
-    count: Count = no_op,
+    count: Count = lambda done, total: None,
 ) -> dict[str, Classifier]:
     """Return those of the classifiers that can be trained with differential privacy, made so.
 
-    There is none that learns from words alone, since a vocabulary gives private words away.
-
-    Args:
-        names: of classifiers.
-        budget: ε and δ of each fit, for adding or removing one row.
-        say: as in `make_classifiers`.
-        encoder: as in `make_classifiers`.
-        embeddings: as in `make_classifiers`.
-        count: is notified of each step.
+    There is none that learns from words alone, since a vocabulary gives private words away. Each
+    fit spends the whole budget. `count` is notified of each step. See `make_classifiers`.
     """
     vectors = embeddings or SentenceEncoder(say)
     dp_classifiers: dict[str, Classifier] = {

@@ -30,13 +30,12 @@ from twinset.models.assets import (
 )
 from twinset.models.base_model import ModelFiles
 from twinset.models.device import AUTO, device_of
-from twinset.policies import MechanismParams, NoisePolicy, make_policy
+from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.accounting.accountant import calibrate_noise_multiplier
 from twinset.privacy.clipping import ClassifierClipping, LabelledRows
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
-from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger, MechanismRun
-from twinset.privacy.statement.wording import CLASSIFIER, caveats
+from twinset.privacy.statement.wording import caveats
 from twinset.table.tokenization import batches_of_one_length, padded
 from twinset.training.loop import PrivateOptimizer
 
@@ -51,7 +50,6 @@ PUBLIC_INPUTS = (
 )
 
 Count = Callable[[int, int], object]  # is called with the number of steps done, and of all
-MakePolicy = Callable[[MechanismParams], NoisePolicy]
 
 
 class Encoder(Protocol):
@@ -59,38 +57,21 @@ class Encoder(Protocol):
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return unit vectors (N, d)."""
-        ...
-
-
-def no_op(done: int, total: int) -> None:
-    """Count nothing."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How long and how fast a classifier learns.
+    """How long and how fast a classifier learns."""
 
-    Args:
-        batch_size: expected rows a step. Infinite means all of them.
-        epochs: visits of each row, on average.
-        learning_rate: Adam's, falling to nothing.
-        max_grad_norm: C, where there is a budget.
-    """
-
-    batch_size: float
-    epochs: float
-    learning_rate: float
-    max_grad_norm: float = 1.0
+    batch_size: float  # expected rows a step. Infinite means all of them.
+    epochs: float  # visits of each row, on average
+    learning_rate: float  # Adam's, falling to nothing
+    max_grad_norm: float = 1.0  # C, where there is a budget
 
 
 @dataclass(frozen=True)
 class Budget:
-    """ε and δ, for adding or removing one row. The labels and the number of rows are public.
-
-    Args:
-        epsilon: ε.
-        delta: δ.
-    """
+    """ε and δ, for adding or removing one row. The labels and the number of rows are public."""
 
     epsilon: float
     delta: float
@@ -112,8 +93,7 @@ def fit_privately(
     budget: Budget | None,
     *,
     seed: int = 0,
-    count: Count = no_op,
-    make: MakePolicy = make_policy,
+    count: Count = lambda done, total: None,
 ) -> Ledger | None:
     """Train a classifier in place and return what that spent. None without a budget.
 
@@ -127,26 +107,22 @@ def fit_privately(
         budget: ε and δ. None learns without privacy.
         seed: of the batches without a budget. With one, neither batches nor noise is ever seeded.
         count: is notified of each step.
-        make: makes the noise policy.
-
-    Raises:
-        ValueError: the policy clips some records to less than others, which nothing here does.
     """
     batch = int(min(recipe.batch_size, rows))
     steps, rate = max(1, round(recipe.epochs * rows / batch)), batch / rows
     ledger: Ledger | None = None
     if budget is None:
         params = MechanismParams(0.0, math.inf, rate, Randomness.for_tests(seed))
-        policy = make(params)
     else:
         sigma = calibrate_noise_multiplier(budget.epsilon, budget.delta, rate, steps)
         params = MechanismParams(sigma, recipe.max_grad_norm, rate, Randomness.from_os())
-        policy = make(params)
+    policy = make_policy(params)
+    if budget is not None:
         run = MechanismRun(
             delta=budget.delta,
             target_epsilon=budget.epsilon,
             records=rows,
-            sample_rate=params.sample_rate,
+            sample_rate=rate,
             max_grad_norm=params.max_grad_norm,
             randomness=params.randomness,
             policy=policy.name,
@@ -162,11 +138,7 @@ def fit_privately(
     try:
         for drawn in poisson_batches(rows, params.sample_rate, steps, params.randomness):
             members = drawn.tolist()
-            if policy.limits(members) is not None:
-                raise ValueError("a classifier's records are all clipped to the same norm")
             clipping.zero()
-            if scales := policy.scales():
-                clipping.rescale(scales)
             for physical in labelled(members):
                 clipping.add(physical)
             optimizer.step(clipping.sums, members)
@@ -176,33 +148,10 @@ def fit_privately(
     return ledger
 
 
-class PrivatelyFitted:
-    """What a classifier's training spent."""
-
-    ledger: Ledger | None = None  # of the last `fit`; none without a budget
-
-    @property
-    def guarantee(self) -> Guarantee | None:
-        """What holds of the weights, by the ledger alone."""
-        return guarantee(self.ledger, CLASSIFIER) if self.ledger else None
-
-    @property
-    def epsilon(self) -> float:
-        """ε of the guarantee, at the budget's δ. Infinite where there is none."""
-        given = self.guarantee
-        return math.inf if given is None or given.epsilon is None else given.epsilon
-
-
-class PrivateRegression(PrivatelyFitted):
+class PrivateRegression:
     """A logistic regression of sentence embeddings with DP: the cheapest baseline.
 
-    For what it guarantees see `fit_privately`.
-
-    Args:
-        encoder: makes the vectors. It was trained on nothing private.
-        budget: ε and δ.
-        recipe: how long and how fast.
-        count: is notified of each step.
+    For what it guarantees see `fit_privately`. The encoder was trained on nothing private.
     """
 
     def __init__(
@@ -210,7 +159,7 @@ class PrivateRegression(PrivatelyFitted):
         encoder: Encoder,
         budget: Budget,
         recipe: Recipe = PRIVATE_REGRESSION,
-        count: Count = no_op,
+        count: Count = lambda done, total: None,
     ) -> None:
         self._encoder, self._budget, self._recipe, self._count = encoder, budget, recipe, count
 
@@ -244,11 +193,7 @@ class PrivateRegression(PrivatelyFitted):
 class LinearOverTable(nn.Module):
     """A classifier whose "token ids" (R, 1) are the numbers of rows with vectors known beforehand.
 
-    So the clipping engine, which takes token ids, clips a plain linear layer.
-
-    Args:
-        vectors: (N, d), not trained.
-        classes: number of labels.
+    So the clipping engine, which takes token ids, clips a plain linear layer. Vectors are (N, d).
     """
 
     def __init__(self, vectors: torch.Tensor, classes: int) -> None:
@@ -263,7 +208,7 @@ class LinearOverTable(nn.Module):
         return SimpleNamespace(logits=self.linear(self.vectors(input_ids[:, 0])))
 
 
-class EncoderClassifier(PrivatelyFitted):
+class EncoderClassifier:
     """Any sequence classifier of the BERT family, fine-tuned. With a budget, the papers' baseline.
 
     For what it guarantees see `fit_privately`.
@@ -273,10 +218,6 @@ class EncoderClassifier(PrivatelyFitted):
         budget: ε and δ. None learns without privacy.
         recipe: None takes `OPEN_ENCODER` or `PRIVATE_ENCODER`.
         seed: of the new head and, without a budget, of the batches. Noise never is seeded.
-        say: called before the encoder is downloaded.
-        count: is notified of each step.
-        make: makes the noise policy. Uniform noise where left out.
-        device: that computes, as `device_of` takes it.
     """
 
     def __init__(
@@ -287,12 +228,11 @@ class EncoderClassifier(PrivatelyFitted):
         recipe: Recipe | None = None,
         seed: int = 0,
         say: Say = silent,
-        count: Count = no_op,
-        make: MakePolicy = make_policy,
+        count: Count = lambda done, total: None,
         device: str = AUTO,
     ) -> None:
         self._name, self._seed, self._say, self._device = name or MINILM, seed, say, device
-        self._budget, self._count, self._make = budget, count, make
+        self._budget, self._count = budget, count
         self._recipe = recipe or (PRIVATE_ENCODER if budget else OPEN_ENCODER)
 
     @no_fetched_code()
@@ -340,18 +280,14 @@ class EncoderClassifier(PrivatelyFitted):
         numbers = {label: number for number, label in enumerate(self.classes_)}
         batches = self._batches(texts, [numbers[label] for label in labels])
 
-        def labelled(members: Sequence[int]) -> Iterator[LabelledRows]:
-            return (rows for _, rows in batches(members))
-
         self.ledger = fit_privately(
             self._model,
             len(texts),
-            labelled,
+            lambda members: (rows for _, rows in batches(members)),
             self._recipe,
             self._budget,
             seed=self._seed,
             count=self._count,
-            make=self._make,
         )
         return self
 

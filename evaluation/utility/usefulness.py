@@ -1,7 +1,8 @@
 """Is the twin useful? What classifiers learn from it, beside what they learn from other tables.
 
 Train on one table, test on real rows that no classifier trained on, for each attribute and for all
-together. Everything here reads private rows and stays with their owner.
+together. Tables are data frames, private or synthetic: all are treated alike, and rows without a
+text or a label are left out. Everything here reads private rows and stays with their owner.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
-from evaluation.findings import Curve, Measured
+from evaluation.findings import Curve, Measured, Score, proportion
 from evaluation.policy_runs import train_twin
-from evaluation.release import PRIVATE_CLASSIFIER, REAL, TWIN, Tables, names_of
-from evaluation.utility.classification import (
-    Target,
-    classification_scores,
-    predict_labels,
-    score_agreement,
-    scores_by_label,
-    targets,
-    train_on,
+from evaluation.release import (
+    PRIVATE_CLASSIFIER,
+    REAL,
+    TWIN,
+    Tables,
+    labelled,
+    names_of,
 )
 from evaluation.utility.classifiers import SLOW_CLASSIFIERS, Classifier
+from twinset.errors import InputError
 from twinset.progress import Progress
 from twinset.run.request import Source
 from twinset.table.labels import LabelRules
@@ -33,7 +34,108 @@ from twinset.table.read import read_frame, write_frame
 if TYPE_CHECKING:
     from evaluation.release import FinishedRun, Twin
 
+RESAMPLES = 1000  # of the bootstrap
 SMALLEST = 100  # rows where the curve begins
+
+Target = tuple[str, ...]  # the label columns a classifier predicts together
+
+
+def targets(attributes: Sequence[str]) -> list[Target]:
+    """Return what is predicted: each attribute, and all together where there are several.
+
+    >>> targets(["sentiment", "product"])
+    [('sentiment',), ('product',), ('sentiment', 'product')]
+    """
+    single: list[Target] = [(name,) for name in attributes]
+    return single + ([tuple(attributes)] if len(single) > 1 else [])
+
+
+def train_on(
+    frame: pd.DataFrame, text: str, target: Target, classifier: Classifier, seed: int = 0
+) -> Any:
+    """Fit a classifier of the table's texts. Rows of one label teach it that label, always.
+
+    Raises:
+        InputError: no row has both a text and a label.
+    """
+    from sklearn.dummy import DummyClassifier
+
+    texts, labels = labelled(frame, text, target)
+    if not labels:
+        raise InputError(f"no row has both a text and {', '.join(target)}; nothing to learn from")
+    learner = classifier(seed) if len(set(labels)) > 1 else DummyClassifier()
+    return learner.fit(texts, labels)
+
+
+def predict_labels(
+    models: Sequence[Any], frame: pd.DataFrame, text: str, target: Target
+) -> tuple[list[str], list[list[str]]]:
+    """Return the true labels (n,) of a table's rows, and what each classifier says (S, n).
+
+    Raises:
+        InputError: no row has both a text and a label.
+    """
+    texts, labels = labelled(frame, text, target)
+    if not texts:
+        raise InputError(f"no row has both a text and {', '.join(target)}; nothing to test on")
+    return labels, [[str(p) for p in model.predict(texts)] for model in models]
+
+
+def score_agreement(name: str, model: Any, frame: pd.DataFrame, text: str, target: Target) -> Score:
+    """Return the share of a table's rows on whose label a classifier agrees.
+
+    Of held-out rows this is the classifier's accuracy. Of a twin's rows and a classifier of real
+    ones it is label fidelity. That classifier errs too: a perfect twin reaches its accuracy on real
+    rows, not 1.
+    """
+    labels, (said,) = predict_labels([model], frame, text, target)
+    return proportion(name, sum(map(str.__eq__, said, labels)), len(labels))
+
+
+def classification_scores(
+    labels: Sequence[str], predicted: Sequence[Sequence[str]]
+) -> tuple[list[Score], dict[str, Score]]:
+    """Return accuracy and macro-F1, and the F1 of every true label.
+
+    All in 0 to 1, higher is better. Macro-F1 is the mean of the F1 of all labels that the true rows
+    have. Intervals are 95 % percentiles of a bootstrap that draws rows *and* a classifier. So they
+    speak of another held-out table and another seed, not of another twin. They hold Wilson's too:
+    where all rows are right, resamples know no error and would have no width.
+
+    `labels` (n,) are the true ones. `predicted` (S, n) are those of S classifiers that differ in
+    their seed alone.
+
+    >>> scores, _ = classification_scores(["a", "a", "b", "b"], [["a", "a", "b", "a"]])
+    >>> [round(score.value, 3) for score in scores]
+    [0.75, 0.733]
+    """
+    classes, numbers = np.unique([*labels, *np.ravel(predicted)], return_inverse=True)
+    n, k, rng = len(labels), len(classes), np.random.default_rng(0)
+    true, said = numbers[:n], numbers[n:].reshape(-1, n)
+    cells = true * k + said  # (S, n): each row's place in the table of (true, predicted)
+    draws = [cells.ravel()]
+    for _ in range(RESAMPLES):
+        draws.append(cells[rng.integers(len(cells)), rng.integers(n, size=n)])
+    counts = np.array([np.bincount(drawn, minlength=k * k) for drawn in draws], float)
+    counts = counts.reshape(-1, k, k)  # (1 + R, k, k): of all rows, then of the resamples
+    hits = np.diagonal(counts, axis1=1, axis2=2)  # (1 + R, k)
+    either = counts.sum(1) + counts.sum(2)
+    f1 = np.divide(2 * hits, either, out=np.zeros_like(hits), where=either > 0)
+    rows = counts[0].sum(1) / len(cells)  # (k,) that have each label
+
+    def score(name: str, values: np.ndarray, n: int) -> Score:
+        middle, (low, high) = float(values[0]), np.quantile(values[1:], [0.025, 0.975])
+        wilson = proportion(name, round(middle * n), n)
+        low, high = min(middle, float(low), wilson.low), max(middle, float(high), wilson.high)
+        return Score(name, middle, low, high, "maximise", 0.0, 1.0, n)
+
+    by_label = {
+        str(label): score("F1", f1[:, i], round(float(rows[i])))
+        for i, label in enumerate(classes)
+        if rows[i]
+    }
+    accuracy = score("accuracy", hits.sum(1) / counts.sum((1, 2)), n)
+    return [accuracy, score("macro-F1", f1[:, rows > 0].mean(1), n)], by_label
 
 
 @dataclass(frozen=True)
@@ -63,44 +165,55 @@ class Usefulness:
         """
         from sklearn.dummy import DummyClassifier
 
-        tables, wanted = self.tables, targets(self.tables.attributes)
-        for number, target in enumerate(wanted):
+        tables, wanted, done = self.tables, targets(self.tables.attributes), 0
+        for target in wanted:
             label = names_of(target)
-            for nth, name in enumerate(self.makers, start=1):
-                models = self._train_on_each_table(target, name)
-                done, total = number * len(self.makers) + nth, len(wanted) * len(self.makers)
+            for name, maker in self.makers.items():
+                models: dict[str, list[Any]] = {}  # by table, one a seed
+                for seed in self.seeds:
+                    taught = [(n, f, maker) for n, f in tables.training_tables(seed).items()]
+                    if private := self.dp_classifiers.get(name):
+                        taught.append((PRIVATE_CLASSIFIER, tables.train, private))
+                    for source, frame, make in taught:
+                        model = train_on(frame, tables.text, target, make, seed)
+                        models.setdefault(source, []).append(model)
+                done += 1
+                total = len(wanted) * len(self.makers)
                 self.progress.count("classifiers trained on each table", done, total)
                 tested = [(source, each, tables.heldout) for source, each in models.items()]
                 judged = [(source, models[REAL], frame) for source, frame in tables.written.items()]
                 for which, (source, each, frame) in enumerate([*tested, *judged]):
                     place = {"rows": source, "label": label, "classifier": name}
                     found = predict_labels(each, frame, tables.text, target)
-                    scores, f1 = classification_scores(found), "F1"
+                    scores, by_label = classification_scores(*found)
+                    f1 = "F1"
                     if which >= len(tested):
                         # Judges err too: a perfect twin reaches their accuracy on real rows, not 1.
-                        scores = [replace(scores[0], name="label fidelity")]
-                        f1 = "label fidelity, F1"
+                        scores, f1 = (
+                            [replace(scores[0], name="label fidelity")],
+                            "label fidelity, F1",
+                        )
                     yield from (Measured("utility", score, place) for score in scores)
-                    for value, score in scores_by_label(found).items():
+                    for value, score in by_label.items():
                         named = replace(score, name=f1)
                         yield Measured("utility", named, place | {"value": value})
-            always = self._train(tables.train, target, lambda seed: DummyClassifier())
+            always = train_on(tables.train, tables.text, target, lambda seed: DummyClassifier())
             score = score_agreement("accuracy", always, tables.heldout, tables.text, target)
             place = {"rows": "the commonest label", "label": label, "classifier": "none"}
             yield Measured("utility", score, place)
 
     def curves(self) -> Iterator[Curve]:
         """Yield accuracy by the number of rows trained on, of the twin and of the real table."""
-        for target in targets(self.tables.attributes):
+        tables = self.tables
+        quick = {n: maker for n, maker in self.makers.items() if n not in SLOW_CLASSIFIERS}
+        for target in targets(tables.attributes):
             series: dict[str, list[tuple[float, ...]]] = {}
-            quick = {n: maker for n, maker in self.makers.items() if n not in SLOW_CLASSIFIERS}
             for name, maker in quick.items():
-                for source, frame in ((TWIN, self.tables.twin), (REAL, self.tables.train)):
+                for source, frame in ((TWIN, tables.twin), (REAL, tables.train)):
                     points = series.setdefault(f"{source}, {name}", [])
-                    for rows in curve_sizes(min(len(frame), len(self.tables.twin))):
-                        drawn = (frame.sample(rows, random_state=seed) for seed in self.seeds)
-                        models = [self._train(some, target, maker) for some in drawn]
-                        points.append((rows, *self._accuracy(models, target)))
+                    for rows in curve_sizes(min(len(frame), len(tables.twin))):
+                        drawn = [frame.sample(rows, random_state=seed) for seed in self.seeds]
+                        points.append((rows, *self._train_and_test(drawn, target, maker)))
             title = f"accuracy by rows of the twin: {names_of(target)}"
             yield Curve("utility", title, "rows", "accuracy", series, log="x")
 
@@ -109,7 +222,7 @@ class Usefulness:
         for target in targets(self.tables.attributes):
             series: dict[str, list[tuple[float, ...]]] = {
                 name: [
-                    (epsilon, *self._accuracy([self._train(twin, target, maker)], target))
+                    (epsilon, *self._train_and_test([twin], target, maker))
                     for epsilon, twin in sorted(twins.items())
                 ]
                 for name, maker in self.makers.items()
@@ -117,25 +230,15 @@ class Usefulness:
             title = f"accuracy by epsilon: {names_of(target)}"
             yield Curve("utility", title, "epsilon", "accuracy", series, log="x")
 
-    def _train_on_each_table(self, target: Target, classifier: str) -> dict[str, list[Any]]:
-        """Return by source the classifiers trained on it, one a seed."""
-        models: dict[str, list[Any]] = {}
-        for seed in self.seeds:
-            for source, frame in self.tables.training_tables(seed).items():
-                model = self._train(frame, target, self.makers[classifier], seed)
-                models.setdefault(source, []).append(model)
-            if dp_maker := self.dp_classifiers.get(classifier):
-                model = self._train(self.tables.train, target, dp_maker, seed)
-                models.setdefault(PRIVATE_CLASSIFIER, []).append(model)
-        return models
-
-    def _train(self, frame: pd.DataFrame, target: Target, maker: Classifier, seed: int = 0) -> Any:
-        return train_on(frame, self.tables.text, target, maker, seed)
-
-    def _accuracy(self, models: Sequence[Any], target: Target) -> tuple[float, float, float]:
-        found = predict_labels(models, self.tables.heldout, self.tables.text, target)
-        score = classification_scores(found)[0]
-        return score.value, score.low, score.high
+    def _train_and_test(
+        self, frames: Sequence[pd.DataFrame], target: Target, maker: Classifier
+    ) -> tuple[float, float, float]:
+        """Return the accuracy, with its interval, of one classifier for each table."""
+        text = self.tables.text
+        models = [train_on(frame, text, target, maker) for frame in frames]
+        found = predict_labels(models, self.tables.heldout, text, target)
+        accuracy = classification_scores(*found)[0][0]
+        return accuracy.value, accuracy.low, accuracy.high
 
 
 def curve_sizes(rows: int) -> list[int]:
@@ -144,12 +247,8 @@ def curve_sizes(rows: int) -> list[int]:
     >>> curve_sizes(1000), curve_sizes(60)
     ([100, 200, 400, 800, 1000], [60])
     """
-    found = []
-    size = SMALLEST
-    while size < rows:
-        found.append(size)
-        size *= 2
-    return [*found, rows]
+    doubling = (SMALLEST << power for power in range(rows.bit_length()))
+    return [*(size for size in doubling if size < rows), rows]
 
 
 def train_twins_by_epsilon(

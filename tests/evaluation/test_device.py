@@ -4,19 +4,20 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from evaluation.audit.mechanism import Attacker, Step, Target, worst_case
-from evaluation.leakage import exposure, names
+from evaluation.audit.mechanism import Step, Target, worst_case
+from evaluation.leakage import names
+from evaluation.leakage.canaries import candidate_losses
 from evaluation.leakage.membership import row_losses
 from evaluation.leakage.names import mean_reciprocal_rank
 from evaluation.utility import classifiers
 from evaluation.utility.classifiers import SentenceEncoder
 from evaluation.utility.dp_classifiers import Budget, EncoderClassifier, PrivateRegression, Recipe
-from tests.helpers.evaluated import reviews
+from tests.helpers.evaluated import records_of, reviews, twin_of
 from tests.helpers.models import save_tiny_encoder
 from tests.helpers.pretended import Mixed, Pretended, pretended_gpu
 from twinset.models.base_model import load_base
 from twinset.progress import Silent
-from twinset.table.tokenization import TokenisedRecords
+from twinset.table.tokenization import tokenise
 
 TEXTS = ["A great film, moving and fine.", "Dull.", "The plot was dull, and long."]
 BUDGET = Budget(8.0, 1e-3)
@@ -60,44 +61,35 @@ def test_embeddings_are_those_of_the_processor_and_serve_a_private_regression(
         assert len(model.fit(TEXTS, ["a", "b", "b"]).predict(TEXTS)) == 3
 
 
-def attacks(model, tokenizer) -> list[np.ndarray]:
+def attack(base) -> list[np.ndarray]:
     """Return what each attack makes of a model: losses of rows and canaries, ranks of names."""
-    labels, prompts = [("a",), ("b",), ("a",)], {("a",): [1, 5], ("b",): [1, 6, 7]}
-    ids = tokenizer(TEXTS, add_special_tokens=False)["input_ids"]
-    losses = row_losses(model, TokenisedRecords(ids, labels, prompts, 0, 128))
-    rank = mean_reciprocal_rank(
-        model,
-        tokenizer,
-        TEXTS,
-        [[1, 5]] * len(TEXTS),
-        rows="train",
-        max_tokens=40,
-        seed=0,
-        progress=Silent(),
-        find=lambda texts: ([(0, 4)] for _ in texts),
-    )
-    canaries = exposure.candidate_losses(model, tokenizer, [1, 5], [f"PIN {i}" for i in range(20)])
+    twin, records = twin_of(base), records_of(TEXTS, ("bad", "good"))
+    losses = row_losses(twin.model, tokenise(records, twin.template, twin.tokenizer, 128, 64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(names, "names_in", lambda texts: ([(0, 4)] for _ in texts))
+        (rank,) = mean_reciprocal_rank(twin, records, "train", seed=0, progress=Silent())
+    canaries = candidate_losses(base.model, base.tokenizer, [1, 5], [f"PIN {i}" for i in range(20)])
     return [losses.total, losses.hardest, canaries, np.array([rank.score.value])]
 
 
 @pytest.mark.parametrize("folder", ["tiny_base", "tiny_llama"])
 def test_attacks_find_there_what_they_find_on_the_processor(request, monkeypatch, folder):
     base = load_base(str(request.getfixturevalue(folder)))
-    expected = attacks(base.model, base.tokenizer)
+    expected = attack(base)
     with pretended_gpu(monkeypatch):
         there = load_base(str(request.getfixturevalue(folder)), device="cuda")
-        found = attacks(there.model, there.tokenizer)
+        found = attack(there)
     for mine, theirs in zip(found, expected, strict=True):
         assert np.allclose(mine, theirs, rtol=1e-4)
 
 
 def test_the_noise_step_is_attacked_there(monkeypatch):
     with pretended_gpu(monkeypatch) as reads:
-        attacker = Attacker(Step(worst_case("cuda"), Target()))
-        assert isinstance(attacker.step.output(attacker.present), Pretended)
+        step = Step(worst_case("cuda"), Target())
+        assert isinstance(step.output(step.everyone), Pretended)
         reads.clear()
         # The rounding pairs that the device leaves open are copied. The whole output is not.
-        assert np.isfinite(attacker.observe(True)) and reads["copies"] <= 2
+        assert np.isfinite(step.observe(True)) and reads["copies"] <= 2
 
 
 def test_a_forgotten_device_is_caught(tiny_base, monkeypatch):
@@ -109,4 +101,4 @@ def test_a_forgotten_device_is_caught(tiny_base, monkeypatch):
             names.torch, "tensor", lambda data, device=None, **more: plain(data, **more)
         )
         with pytest.raises(Mixed):
-            attacks(base.model, base.tokenizer)
+            attack(base)

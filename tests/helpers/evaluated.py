@@ -12,7 +12,13 @@ from torch.nn.functional import cross_entropy
 from evaluation import demo as demos
 from evaluation.utility.classifiers import SentenceEncoder
 from tests.helpers.commands import run_twinset
+from tests.helpers.handover import open_ledger
 from twinset.config import SamplingConfig
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.sampling.twin_model import TwinModel
+from twinset.table.records import Records
+from twinset.table.schema import Attribute, Schema
+from twinset.table.templates import load_template
 
 MOODS = {"positive": ["great", "good", "lovely"], "negative": ["dull", "poor", "grim"]}
 ENDS = "of wood and iron;under the old bridge;for my sister;near the sea;at noon".split(";")
@@ -59,6 +65,31 @@ def small_run(capsys, base, *columns) -> str:
     made = run_twinset(capsys, "generate", *given, *OPTIONS)
     assert made.code == 0, made.err
     return "run"
+
+
+MOOD = Attribute("mood", "str", ("bad", "good"))
+SCHEMA = Schema("text", "str", (MOOD,), ("text", "mood"))
+PROMPT = "Write bad:"  # that records of mood "bad" stand behind
+
+
+def records_of(texts, moods=("bad",)) -> Records:
+    texts = list(texts)
+    return Records(texts, [(moods[i % len(moods)],) for i in range(len(texts))], SCHEMA)
+
+
+def twin_of(base, max_tokens=64) -> TwinModel:
+    """A twin's model that was not trained."""
+    ledger = open_ledger(
+        delta=1e-5,
+        target_epsilon=None,
+        records=60,
+        sample_rate=0.1,
+        max_grad_norm=1.0,
+        randomness=Randomness.for_tests(0),
+        policy="uniform",
+    )
+    given = base.model, base.tokenizer, SCHEMA, load_template("Write {mood}:", SCHEMA)
+    return TwinModel(*given, {("bad",): 30.0}, max_tokens, ledger, base.origin)
 
 
 def token_nats(model, prompt, text) -> torch.Tensor:

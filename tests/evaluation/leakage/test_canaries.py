@@ -6,59 +6,46 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import skewnorm
 
+from evaluation.leakage import canaries
 from evaluation.leakage.canaries import (
     COPIES,
     EACH,
     FORMATS,
+    UNKNOWN,
+    Bigrams,
     Canary,
     Format,
+    candidate_losses,
     draw_canaries,
+    expected_rank,
+    exposure,
+    extrapolated_rank,
     numbered_formats,
     plant,
     write_coin_canaries,
 )
-from evaluation.leakage.exposure import (
-    LARGEST_SPACE,
-    UNKNOWN,
-    Bigrams,
-    candidate_losses,
-    echo,
-    expected_rank,
-    exposure,
-)
-from tests.helpers.evaluated import overfit, token_nats
-from twinset.errors import InputError
+from tests.helpers.evaluated import PROMPT, overfit, token_nats
 from twinset.models.base_model import load_base
 
 LABELS = (("positive", "film"), ("negative", "pan"))
-DIGITS = Format("My ID is {}.", (tuple(f"{n:02d}" for n in range(100)),))
-
-
-@pytest.fixture
-def base(tiny_base):
-    return load_base(str(tiny_base))
-
-
-def prompt_of(base):
-    return base.tokenizer.encode("Write a positive review:")
+DIGITS = Format("My ID is {}.", (tuple(f"{n:03d}" for n in range(1000)),))
 
 
 def test_every_sentence_has_a_thousand_distinct_candidates():
-    assert {sentence.space for sentence in FORMATS} == {1000}
+    assert len(FORMATS) >= len(COPIES) * EACH
     for sentence in FORMATS:
         candidates = sentence.candidates()
-        assert len(set(candidates)) == 1000
+        assert sentence.space == len(set(candidates)) == 1000
         assert candidates[737] == sentence.text(737)
         for one, next_one in pairwise(sorted(candidates)):  # no secret begins another
             assert not next_one.startswith(one)
-    assert len(FORMATS) >= len(COPIES) * EACH
 
 
 def test_draws_depend_on_the_seed_alone_and_use_each_sentence_once():
     drawn = draw_canaries(LABELS, seed=3)
-    assert drawn == draw_canaries(LABELS, seed=3)
-    assert drawn != draw_canaries(LABELS, seed=4)
+    assert drawn == draw_canaries(LABELS, seed=3) != draw_canaries(LABELS, seed=4)
     assert len({canary.format for canary in drawn}) == len(drawn)
     assert [sum(c.copies == k for c in drawn) for k in COPIES] == [EACH] * len(COPIES)
     secrets = [c.secret for seed in range(40) for c in draw_canaries(LABELS, seed)]
@@ -75,19 +62,27 @@ def test_planting(dtype):
     once, often = Canary(DIGITS, 7, ("y", 5), 1), Canary(DIGITS, 42, ("x", 1), 3)
     planted = plant(frame, "text", ["kind", "stars"], [once, often])
     assert planted.dtypes.equals(frame[["text", "kind", "stars"]].dtypes)
-    assert planted["text"].tolist() == ["a", "b", "c", "My ID is 07.", *["My ID is 42."] * 3]
+    assert planted["text"].tolist() == ["a", "b", "c", "My ID is 007.", *["My ID is 042."] * 3]
     assert planted["kind"].tolist()[3:] == ["y", "x", "x", "x"]
     assert planted["stars"].tolist()[3:] == [5, 1, 1, 1]
-    assert len(frame) == 3
+
+
+def test_coin_canaries_are_distinct_and_begin_as_the_base_writes(tokenizer):
+    openings = ["The film was good and I liked it very much.", "A pan."]
+    found = write_coin_canaries(openings, tokenizer, 30, seed=0)
+    assert len(set(found)) == 30
+    assert all(text.startswith(("The film was good and I liked it", "A pan.")) for text in found)
+    assert found == write_coin_canaries(openings, tokenizer, 30, seed=0)
+
+
+# -- exposure --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("losses", "secret", "rank"),
     [
-        ([1.0, 2.0, 3.0], 0, 1.0),
         ([1.0, 2.0, 3.0], 2, 3.0),
         ([2.0, 2.0, 2.0, 2.0], 1, 2.5),
-        ([1.0, 2.0, 2.0, 3.0], 2, 2.5),
         ([math.nan, math.nan, math.nan], 0, 2.0),
         ([1.0, math.nan, math.inf], 1, 2.5),
     ],
@@ -97,45 +92,71 @@ def test_rank(losses, secret, rank):
 
 
 @pytest.mark.parametrize("model", ["tiny_base", "tiny_llama"])
-@pytest.mark.parametrize("sentence", [DIGITS, Format("{}", (("a", "be", "the film.", "b"),))])
-def test_losses_are_those_of_whole_sequences(model, sentence, request):
+def test_losses_are_those_of_whole_sequences(model, request):
     """Shared stem, cache and padding change nothing: against one plain pass a candidate."""
     base = load_base(str(request.getfixturevalue(model)))
-    prompt, texts = prompt_of(base), sentence.candidates()
-    found = candidate_losses(base.model, base.tokenizer, prompt, texts)
-    plain = []
-    for text in texts:
-        plain.append(float(token_nats(base.model, prompt, base.tokenizer.encode(" " + text)).sum()))
-    assert found - found[0] == pytest.approx(np.array(plain) - plain[0], abs=1e-4)
+    prompt = base.tokenizer.encode(PROMPT)
+    for texts in (DIGITS.candidates()[:40], ["a", "be", "the film.", "b"]):
+        found = candidate_losses(base.model, base.tokenizer, prompt, texts)
+        encoded = [base.tokenizer.encode(" " + text) for text in texts]
+        plain = np.array([float(token_nats(base.model, prompt, ids).sum()) for ids in encoded])
+        assert found - found[0] == pytest.approx(plain - plain[0], abs=1e-4)
 
 
-def test_a_model_that_knows_the_secret_exposes_all_of_it(base):
-    canary = Canary(DIGITS, 73, LABELS[0], 10)
-    overfit(base, [canary.text], prompt_of(base), 3e-3)
-    known = exposure(base.model, base.tokenizer, prompt_of(base), canary)
-    other = exposure(base.model, base.tokenizer, prompt_of(base), Canary(DIGITS, 18, LABELS[0], 1))
-    assert (known.rank, known.space, known.method) == (1.0, 100, "exact rank")
-    assert known.bits == math.log2(100)
-    assert other.bits < 3
-
-
-def test_a_model_that_never_saw_the_secrets_exposes_what_chance_does(base):
-    """Ranks of secrets drawn at random are uniform: the mean exposure is about log2 e."""
-    prompt = prompt_of(base)
-    losses = candidate_losses(base.model, base.tokenizer, prompt, FORMATS[0].candidates())
+def test_a_model_exposes_what_it_knows_and_else_what_chance_does(tiny_base, monkeypatch):
+    """Ranked exactly, and extrapolated from a sample."""
+    base = load_base(str(tiny_base))
+    asked = base.model, base.tokenizer, base.tokenizer.encode(PROMPT)
+    losses = candidate_losses(*asked, FORMATS[0].candidates())
     secrets = np.random.default_rng(0).integers(1000, size=2000)
     bits = [math.log2(1000) - math.log2(expected_rank(losses, s)) for s in secrets]
     assert np.mean(bits) == pytest.approx(UNKNOWN, abs=0.12)  # four standard errors
+    known, unknown = (Canary(DIGITS, secret, LABELS[0], 1) for secret in (731, 184))
+    overfit(base, [known.text], asked[2], 5e-3)
+    exact = [exposure(*asked, canary) for canary in (known, unknown)]
+    assert (exact[0].rank, exact[0].space, exact[0].method) == (1.0, 1000, "exact rank")
+    assert exact[0].bits == math.log2(1000) and exact[1].bits < 4
+    monkeypatch.setattr(canaries, "LARGEST_SPACE", 999)
+    monkeypatch.setattr(canaries, "SAMPLED", 200)
+    for ranked in exact:
+        found = exposure(*asked, ranked.canary)
+        assert (found.space, found.method) == (1000, "skew-normal, 200 candidates")
+        assert found.bits == pytest.approx(ranked.bits, abs=3)
 
 
-def test_a_space_too_large_is_refused_before_scoring():
-    large = Format("{}{}", (tuple(map(str, range(1001))), tuple(map(str, range(1000)))))
-    assert large.space > LARGEST_SPACE
-    with pytest.raises(InputError, match="cannot be ranked exactly"):
-        exposure(None, None, [], Canary(large, 0, LABELS[0], 1))
+@pytest.mark.parametrize("shape", [0.0, 3.0, -3.0])
+def test_extrapolated_exposure_is_the_exact_one_of_a_skew_normal_space(shape):
+    """A million losses, all known; 2,000 of them seen. To 1.5 bits out of up to 13.3."""
+    losses = np.sort(skewnorm.rvs(shape, loc=30, scale=4, size=10**6, random_state=1))
+    rng = np.random.default_rng(0)
+    sample = rng.choice(losses, 2000)
+    for exact in (100, 10_000, 500_000):
+        found, method = extrapolated_rank(sample, losses[exact - 1], 10**6)
+        assert math.log2(found) == pytest.approx(math.log2(exact), abs=1.5)
+        assert method == "skew-normal, 2000 candidates"
+    assert extrapolated_rank(sample, losses[0] - 30, 10**6)[0] == 1
+    assert extrapolated_rank(sample, 1e3, 10**6)[0] == 10**6
+    # The control: secrets drawn at random are exposed as chance has it.
+    bits = -np.log2(skewnorm.cdf(rng.choice(losses, 4000), *skewnorm.fit(sample)))
+    assert bits.mean() == pytest.approx(UNKNOWN, abs=0.15)
+    # The control of the curve: without its skew the tail is wrong by more than the tolerance.
+    if shape == 3:
+        z = (losses[99] - sample.mean()) / sample.std()
+        assert abs(-skewnorm.logcdf(z, 0) / math.log(2) - math.log2(10**4)) > 3
 
 
-# -- the released rows, and coins' canaries --------------------------------------------------------
+@pytest.mark.parametrize(
+    ("sample", "loss", "rank"),
+    [
+        ([2.0] * 9, 2.0, 550.0),
+        ([2.0] * 9, 1.0, 100.0),
+        ([math.nan] * 9, math.nan, 550.0),
+        ([1.0, 2.0, math.inf], 1.5, 500.0),
+    ],
+)
+def test_a_sample_without_a_curve_gives_its_own_rank(sample, loss, rank):
+    found, method = extrapolated_rank(np.array(sample), loss, 1000)
+    assert (found, method) == (rank, f"rank among {len(sample)} candidates")
 
 
 def test_an_echo_is_heard_where_a_secret_was_written(tokenizer):
@@ -143,14 +164,11 @@ def test_an_echo_is_heard_where_a_secret_was_written(tokenizer):
     small = Canary(FORMATS[0], 417, ("positive",), 1)
     large = Canary(numbered_formats(9)[0], 123_456_789, ("positive",), 1)
     twin = [f"Nothing to see here, {i}." for i in range(50)]
-    silent = echo(Bigrams(tokenizer, twin), small, 0)
+    assert Bigrams(tokenizer, twin).rank(small, 0).rank > 10
     loud, among = (
-        echo(Bigrams(tokenizer, [*twin, *[canary.text] * 5]), canary, 0)
-        for canary in (small, large)
+        Bigrams(tokenizer, [*twin, *[canary.text] * 5]).rank(canary, 0) for canary in (small, large)
     )
-    assert loud.rank == 1
-    assert silent.rank > 10
-    assert among.space == 10**9
+    assert loud.rank == 1 and among.space == 10**9
     assert among.bits == pytest.approx(np.log2(10_000), abs=0.01)
 
 
@@ -164,11 +182,3 @@ def test_bigrams_are_add_one_estimates():
     begin, to_b, to_c, to_d = (3 + 1) / (3 + 5), (2 + 1) / (3 + 5), (1 + 1) / (3 + 5), 1 / (3 + 5)
     expected = [-np.log(begin * after) for after in (to_b, to_c, to_d)]
     assert model.losses(["a b", "a c", "a d"]) == pytest.approx(expected)
-
-
-def test_coin_canaries_are_distinct_and_begin_as_the_base_writes(tokenizer):
-    openings = ["The film was good and I liked it very much.", "A pan."]
-    found = write_coin_canaries(openings, tokenizer, 30, seed=0)
-    assert len(set(found)) == 30
-    assert all(text.startswith(("The film was good and I liked it", "A pan.")) for text in found)
-    assert found == write_coin_canaries(openings, tokenizer, 30, seed=0)

@@ -1,6 +1,5 @@
 """Classifiers, open and private: what they learn, how it is scored, and what it spends."""
 
-import math
 import random
 from dataclasses import replace
 
@@ -9,19 +8,11 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.dummy import DummyClassifier
-from sklearn.metrics import accuracy_score, confusion_matrix, f1_score
+from sklearn.metrics import accuracy_score, f1_score
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from evaluation.findings import proportion
 from evaluation.release import labelled
-from evaluation.utility.classification import (
-    Predictions,
-    classification_scores,
-    score_agreement,
-    scores_by_label,
-    targets,
-    train_on,
-)
 from evaluation.utility.classifiers import SentenceEncoder, make_classifiers
 from evaluation.utility.dp_classifiers import (
     Budget,
@@ -29,6 +20,12 @@ from evaluation.utility.dp_classifiers import (
     LinearOverTable,
     PrivateRegression,
     Recipe,
+)
+from evaluation.utility.usefulness import (
+    classification_scores,
+    score_agreement,
+    targets,
+    train_on,
 )
 from tests.helpers.evaluated import reviews, without_downloads
 from tests.helpers.models import save_tiny_encoder
@@ -50,6 +47,7 @@ FILLER = "the a this that very rather somewhat quite it was".split()
 LABELS = ["a", "b", "c"]
 QUICK = Recipe(batch_size=32, epochs=8, learning_rate=3e-3)
 ONE_EPOCH = replace(QUICK, epochs=1)
+BUDGET = Budget(8.0, 1e-5)
 
 
 def made_up(rows: int, seed: int) -> pd.DataFrame:
@@ -74,7 +72,7 @@ def random_predictions(seed, n=300, seeds=1, right=0.7):
     rng = np.random.default_rng(seed)
     true = rng.choice(LABELS, n, p=[0.6, 0.3, 0.1])
     said = [np.where(rng.random(n) < right, true, rng.choice(LABELS, n)) for _ in range(seeds)]
-    return Predictions(true.tolist(), [row.tolist() for row in said])
+    return true.tolist(), [row.tolist() for row in said]
 
 
 # -- scores ----------------------------------------------------------------------------------------
@@ -82,43 +80,30 @@ def random_predictions(seed, n=300, seeds=1, right=0.7):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_agree_with_scikit_learn(seed):
-    found = random_predictions(seed)
-    said = found.predicted[0]
-    accuracy, macro = classification_scores(found)
-    assert accuracy.value == pytest.approx(accuracy_score(found.labels, said))
-    assert macro.value == pytest.approx(f1_score(found.labels, said, average="macro"))
-    by_label = f1_score(found.labels, said, average=None, labels=LABELS)
-    assert [s.value for s in scores_by_label(found).values()] == pytest.approx(list(by_label))
-    assert found.confusions[0] == pytest.approx(confusion_matrix(found.labels, said))
-
-
-def test_resamples_are_whole_tables():
-    counts = random_predictions(0, seeds=3).confusions
-    assert counts.shape == (1001, 3, 3)
-    assert (counts[1:].sum((1, 2)) == 300).all()
-    assert counts[0].sum() == 900
+    labels, (said,) = random_predictions(seed)
+    (accuracy, macro), by_label = classification_scores(labels, [said])
+    assert accuracy.value == pytest.approx(accuracy_score(labels, said))
+    assert macro.value == pytest.approx(f1_score(labels, said, average="macro"))
+    expected = f1_score(labels, said, average=None, labels=LABELS)
+    assert [s.value for s in by_label.values()] == pytest.approx(list(expected))
+    assert [s.n for s in by_label.values()] == [labels.count(label) for label in LABELS]
 
 
 def test_a_label_that_is_only_predicted_has_no_score_of_its_own():
-    found = Predictions(["a", "a"], [["a", "b"]])
-    assert scores_by_label(found).keys() == {"a"}
-    assert classification_scores(found)[1].value == pytest.approx(2 / 3)
+    scores, by_label = classification_scores(["a", "a"], [["a", "b"]])
+    assert by_label.keys() == {"a"} and scores[1].value == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(("n", "right"), [(200, 0.7), (30, 0.925)])
 def test_intervals_cover_the_truth_19_times_in_20_or_more(n, right, monkeypatch):
-    monkeypatch.setattr("evaluation.utility.classification.RESAMPLES", 200)
+    monkeypatch.setattr("evaluation.utility.usefulness.RESAMPLES", 200)
     truth = right + (1 - right) / 3
     found = (random_predictions(seed, n=n, right=right) for seed in range(200))
-    scores = [classification_scores(predictions)[0] for predictions in found]
+    scores = [classification_scores(*each)[0][0] for each in found]
     assert np.mean([s.low <= truth <= s.high for s in scores]) >= 0.9
-
-
-@pytest.mark.parametrize("p", [0.05, 0.5, 0.93])
-def test_intervals_of_proportions_cover_the_truth_about_19_times_in_20(p):
-    draws = np.random.default_rng(1).binomial(200, p, size=1000)
-    covered = [(s := proportion("", int(hits), 200)).low <= p <= s.high for hits in draws]
-    assert 0.92 <= np.mean(covered) <= 0.98
+    hits = np.random.default_rng(1).binomial(n, truth, size=1000)
+    covered = [(s := proportion("", int(h), n)).low <= truth <= s.high for h in hits]
+    assert 0.92 <= np.mean(covered) <= 0.985
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 0), (3, 2), (-1, 5)])
@@ -131,12 +116,12 @@ def test_seeds_that_disagree_widen_the_interval():
     """A negative control: what depends on luck in training is not shown as certain."""
     labels = ["a", "b"] * 200
     right, wrong = labels, ["b", "a"] * 200
-    steady = classification_scores(Predictions(labels, [right, right]))[0]
-    lucky = classification_scores(Predictions(labels, [right, wrong]))[0]
+    steady = classification_scores(labels, [right, right])[0][0]
+    lucky = classification_scores(labels, [right, wrong])[0][0]
     assert steady.low > 0.99
     assert lucky.value == 0.5 and lucky.high - lucky.low == 1
     few = ["a", "b"] * 3  # six rows that are right prove little
-    assert classification_scores(Predictions(few, [few]))[0].low < 0.65
+    assert classification_scores(few, [few])[0][0].low < 0.65
 
 
 # -- learning --------------------------------------------------------------------------------------
@@ -165,8 +150,7 @@ def test_label_fidelity(change, low, high):
     judge = train_on(made_up(300, seed=0), "text", ("mood",), tfidf)
     twin = change(made_up(300, seed=2))
     score = score_agreement("label fidelity", judge, twin, "text", ("mood",))
-    assert score.name == "label fidelity"
-    assert low <= score.value <= high
+    assert score.name == "label fidelity" and low <= score.value <= high
 
 
 @pytest.mark.parametrize(
@@ -188,10 +172,6 @@ def test_gaps_and_single_labels():
     assert labelled(frame, "text", ("mood",)) == (["a"], ["good"])  # rows with gaps are left out
     model = train_on(frame, "text", ("mood",), tfidf)
     assert model.predict(["a", "b", "c"]).tolist() == ["good"] * 3
-    train = pd.DataFrame({"mood": ["bad", "good", "good"], "text": ["a", "b", "c"]})
-    heldout = pd.DataFrame({"mood": ["bad", "bad", "bad", "good"], "text": ["d", "e", "f", "g"]})
-    always = train_on(train, "text", ("mood",), lambda seed: DummyClassifier())
-    assert score_agreement("accuracy", always, heldout, "text", ("mood",)).value == 0.25
 
 
 def test_what_cannot_be_used_is_refused(tmp_path):
@@ -238,29 +218,40 @@ def regression(budget, rows=600, **options):
     return model.fit(train["text"].tolist(), train["product"].tolist())
 
 
-def test_a_regression_learns_within_its_budget(monkeypatch):
-    without_downloads(monkeypatch)
-    model = regression(Budget(8.0, 1e-5))
-    assert accuracy(model) > 0.9
-    assert 7.9 < model.epsilon <= 8.0
-    again = regression(Budget(8.0, 1e-5))._layer.weight  # noise is not seeded
-    assert not torch.equal(model._layer.weight, again)
+@pytest.fixture(scope="module")
+def tiny_encoder(tiny_base, tmp_path_factory):
+    """Folder of a random two-layer BERT with the tiny base's tokenizer."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 160}
+    return save_tiny_encoder(tokenizer, tmp_path_factory.mktemp("encoder"), **sizes)
 
 
-def test_a_small_budget_drowns_what_a_regression_learns(monkeypatch):
-    """A negative control: the noise is there, and as large as the budget says."""
-    without_downloads(monkeypatch)
-    found = [accuracy(regression(Budget(0.01, 1e-5))) for _ in range(5)]
-    assert np.mean(found) < 0.8
+def encoder(folder, **options):
+    train = reviews(160, seed=0)
+    model = EncoderClassifier(str(folder), **({"recipe": QUICK} | options))
+    return model.fit(train["text"].tolist(), train["product"].tolist())
 
 
-def test_batches_can_be_a_part_of_the_rows(monkeypatch):
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model._model.parameters()])
+
+
+def test_a_regression_learns_within_its_budget_and_a_small_one_drowns_it(monkeypatch):
+    """The second is a negative control: the noise is there, and as large as the budget says."""
     without_downloads(monkeypatch)
     recipe, counted = Recipe(batch_size=100, epochs=4, learning_rate=0.5), []
-    model = regression(Budget(8.0, 1e-5), recipe=recipe, count=lambda *done: counted.append(done))
+    part = regression(BUDGET, recipe=recipe, count=lambda *done: counted.append(done))
     assert counted[-1] == (24, 24)
-    (event,) = model.ledger.events
+    (event,) = part.ledger.events
     assert event.sample_rate == 100 / 600
+    model, again = regression(BUDGET), regression(BUDGET)
+    assert accuracy(model) > 0.9
+    assert 7.9 < guarantee(model.ledger, CLASSIFIER).epsilon <= 8.0
+    assert not torch.equal(model._layer.weight, again._layer.weight)  # noise is not seeded
+    drowned = [accuracy(regression(Budget(0.01, 1e-5))) for _ in range(5)]
+    assert np.mean(drowned) < 0.8
 
 
 def test_the_clipped_sum_is_that_of_the_formula():
@@ -284,74 +275,44 @@ def test_the_clipped_sum_is_that_of_the_formula():
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-@pytest.fixture(scope="module")
-def tiny_encoder(tiny_base, tmp_path_factory):
-    """Folder of a random two-layer BERT with the tiny base's tokenizer."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 160}
-    return save_tiny_encoder(tokenizer, tmp_path_factory.mktemp("encoder"), **sizes)
-
-
-def encoder(folder, **options):
-    train = reviews(160, seed=0)
-    model = EncoderClassifier(str(folder), **({"recipe": QUICK} | options))
-    return model.fit(train["text"].tolist(), train["product"].tolist())
-
-
-def weights(model):
-    return torch.cat([p.detach().flatten() for p in model._model.parameters()])
-
-
 def test_an_encoder_learns_and_its_seed_repeats_it(tiny_encoder):
     counted = []
     model = encoder(tiny_encoder, count=lambda done, total: counted.append((done, total)))
-    assert accuracy(model) > 0.9
-    assert (model.ledger, model.guarantee, model.epsilon) == (None, None, math.inf)
+    assert accuracy(model) > 0.9 and model.ledger is None
     assert counted == [(step, 40) for step in range(1, 41)]
     first, again = (encoder(tiny_encoder, recipe=ONE_EPOCH) for _ in range(2))
     assert torch.equal(weights(first), weights(again))
 
 
-@pytest.fixture(scope="module")
-def private_encoder(tiny_encoder):
-    return encoder(tiny_encoder, budget=Budget(8.0, 1e-5), recipe=ONE_EPOCH)
-
-
-def test_a_budget_is_kept_nearly_spent_and_said_of_the_classifier(private_encoder, tiny_encoder):
-    model = private_encoder
-    assert 7.9 < model.epsilon <= 8.0
+def test_a_budget_is_kept_nearly_spent_and_said_of_the_classifier(tiny_encoder):
+    model = encoder(tiny_encoder, budget=BUDGET, recipe=ONE_EPOCH)
     (event,) = model.ledger.events
     assert (event.sample_rate, event.steps) == (32 / 160, 5)
     given = guarantee(model.ledger, CLASSIFIER)
-    assert given == model.guarantee and given.epsilon == model.epsilon
+    assert 7.9 < given.epsilon <= 8.0
     assert given.sentence.startswith("The classifier is (8.00, 1e-05)-differentially private")
     assert "twin" not in given.sentence + " ".join((*given.covers, *given.excludes))
     assert model.ledger.records == 160 and model.ledger.randomness_is_private
-    again = encoder(tiny_encoder, budget=Budget(8.0, 1e-5), recipe=ONE_EPOCH)
+    again = encoder(tiny_encoder, budget=BUDGET, recipe=ONE_EPOCH)
     assert not torch.equal(weights(model), weights(again))  # noise is not seeded
-
-
-def test_a_ledger_that_noise_can_be_reproduced_from_guarantees_nothing(private_encoder):
-    known = replace(private_encoder.ledger, randomness_is_private=False)
+    known = replace(model.ledger, randomness_is_private=False)
     assert guarantee(known, CLASSIFIER).epsilon is None
 
 
-def test_a_policy_that_no_theorem_covers_is_guaranteed_nothing(tiny_encoder):
+def test_a_policy_that_no_theorem_covers_is_guaranteed_nothing(tiny_encoder, monkeypatch):
     """A negative control: the ledger has the policy's events, whatever the budget was."""
 
     def published(setting):
-        weights = torch.linspace(0, 1, 160)
         options = PolicyConfig("adaptive", "published")
-        return make_policy(replace(setting, options=options, weights=weights))
+        return make_policy(replace(setting, options=options, weights=torch.linspace(0, 1, 160)))
 
-    model = encoder(tiny_encoder, budget=Budget(8.0, 1e-5), make=published, recipe=ONE_EPOCH)
-    assert model.epsilon == math.inf
-    assert model.guarantee.sentence.startswith("No privacy guarantee")
+    monkeypatch.setattr("evaluation.utility.dp_classifiers.make_policy", published)
+    model = encoder(tiny_encoder, budget=BUDGET, recipe=ONE_EPOCH)
+    given = guarantee(model.ledger, CLASSIFIER)
+    assert given.epsilon is None and given.sentence.startswith("No privacy guarantee")
 
 
-@pytest.mark.parametrize("budget", [None, Budget(8.0, 1e-5)], ids=["open", "with a budget"])
+@pytest.mark.parametrize("budget", [None, BUDGET], ids=["open", "with a budget"])
 def test_a_gradient_is_used_only_after_it_is_recorded(tiny_encoder, monkeypatch, budget):
     recorded, used = [], []
     plain = Ledger.record

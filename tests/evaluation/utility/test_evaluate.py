@@ -1,3 +1,5 @@
+"""`twinset evaluate`: against which tables, what may be published, and what is refused."""
+
 import json
 import re
 import shutil
@@ -26,6 +28,7 @@ from twinset.table.records import records_from_frame
 COLUMNS = ("--text", "text", "--attribute", "sentiment", "--attribute", "product")
 TABLES = ("--train", "train.csv", "--test", "test.csv")
 QUICKLY = (*TABLES, "--classifier", "tfidf", "--quiet")
+FILE = (*COLUMNS, "--output", "found.json")
 
 
 @pytest.fixture(autouse=True)
@@ -48,15 +51,22 @@ def measured_run(tiny_base, tmp_path_factory):
 @pytest.fixture
 def run(measured_run, tmp_path):
     shutil.copytree(measured_run, tmp_path / "run")
-    return "run"
+    return tmp_path / "run"
 
 
-def loaded(tmp_path):
-    return Findings.load(tmp_path / "run" / "internal" / "evaluation.json")
+@pytest.fixture
+def twin(tmp_path):
+    frame = reviews(40, seed=2)
+    frame.to_csv("twin.csv", index=False)
+    return frame
 
 
-def test_a_run_is_measured_against_every_baseline(run, tmp_path):
-    path = tmp_path / "run" / "internal" / "evaluation.json"
+def found_in(run):
+    return Findings.load(run / "internal" / "evaluation.json")
+
+
+def test_a_run_is_measured_against_every_baseline(run):
+    path = run / "internal" / "evaluation.json"
     stored, found = path.read_text(), Findings.load(path)
     for label in ("sentiment", "product", "sentiment × product"):
         for source in (REAL, REAL_SMALL, TWIN, BASELINE):
@@ -67,49 +77,35 @@ def test_a_run_is_measured_against_every_baseline(run, tmp_path):
         assert found.find("accuracy", rows=REAL, label=label).value == 1.0
     assert found.find("F1", rows=TWIN, label="sentiment", value="positive")
     assert found.of("fidelity")
-    assert "epsilon" in found.about and found.about["epsilon"] <= 8
-    assert len(found.about["twin_sha256"]) == 64
+    assert found.about["epsilon"] <= 8 and len(found.about["twin_sha256"]) == 64
     assert {c.name for c in found.curves} >= {"accuracy by rows of the twin: sentiment"}
-    assert not list((tmp_path / "run" / "share").glob("evaluation*"))
+    assert not list((run / "share").glob("evaluation*"))
     found.save(path)  # findings survive their file
     assert path.read_text() == stored
     assert not re.search(r"number \d", stored)  # no text of any row
 
 
-def test_a_dp_classifier_learns_from_the_real_rows_at_the_twins_budget(run, tmp_path, capsys):
-    assert run_twinset(capsys, "evaluate", run, *QUICKLY, "--classifier", "minilm").code == 0
-    found = loaded(tmp_path)
+def test_dp_classifiers_further_epsilons_and_a_smaller_baseline(run, capsys, monkeypatch):
+    rows = len(pd.read_csv(run / "share" / "twin.csv"))
+    kept = run / "internal" / "no-private-data.parquet"
+    kept.unlink()
+    monkeypatch.setattr("evaluation.evaluate.BASELINE_ROWS", rows // 2)
+    more = ("--classifier", "minilm", "--sweep-epsilon", "4")
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY, *more).code == 0
+    found = found_in(run)
     assert found.find("accuracy", rows=PRIVATE_CLASSIFIER, label="product", classifier="minilm")
     assert not found.find("accuracy", rows=PRIVATE_CLASSIFIER, classifier="tfidf")
     assert any("spends the twin's whole ε on one target" in note for note in found.notes)
-
-
-def test_a_baseline_of_fewer_rows_is_beside_as_many_of_the_twin(run, tmp_path, capsys, monkeypatch):
-    twin = len(pd.read_csv(tmp_path / "run" / "share" / "twin.csv"))
-    (tmp_path / "run" / "internal" / "no-private-data.parquet").unlink()
-    monkeypatch.setattr("evaluation.evaluate.BASELINE_ROWS", twin // 2)
-    assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
-    found = loaded(tmp_path)
-    assert found.about["rows"] == {
-        **found.about["rows"],
-        TWIN: twin,
-        BASELINE: twin // 2,
-    }
+    curve = next(c for c in found.curves if c.name == "accuracy by epsilon: sentiment")
+    assert [round(x) for x, *_ in curve.series["tfidf"]] == [4, 8]
+    assert (found.about["rows"][TWIN], found.about["rows"][BASELINE]) == (rows, rows // 2)
     assert found.find("accuracy", rows=TWIN_SMALL, label="sentiment", classifier="tfidf").n == 40
-    kept = tmp_path / "run" / "internal" / "no-private-data.parquet"
     half = pd.read_parquet(kept)["sentiment"].value_counts()
-    whole = pd.read_csv(tmp_path / "run" / "share" / "twin.csv")["sentiment"].value_counts()
+    whole = pd.read_csv(run / "share" / "twin.csv")["sentiment"].value_counts()
     assert (half - whole / 2).abs().max() <= 1
-
-
-def test_a_baseline_that_is_there_is_kept(run, tmp_path, capsys, monkeypatch):
-    """Also one of as many rows as the twin has, as an earlier version made it."""
-    kept = tmp_path / "run" / "internal" / "no-private-data.parquet"
     written = kept.stat().st_mtime_ns
-    for most in (1000, 3):
-        monkeypatch.setattr("evaluation.evaluate.BASELINE_ROWS", most)
-        assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
-        assert kept.stat().st_mtime_ns == written
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
+    assert kept.stat().st_mtime_ns == written  # a baseline that is there is kept
 
 
 def test_right_and_swapped_labels_are_told_apart(tmp_path, capsys):
@@ -128,147 +124,105 @@ def test_right_and_swapped_labels_are_told_apart(tmp_path, capsys):
     assert (tmp_path / "found.json").stat().st_mode & 0o077 == 0
 
 
-def test_only_what_read_no_private_row_is_publishable(run, capsys):
-    shown = run_twinset(capsys, "evaluate", run, *QUICKLY, "--publishable", "--json")
-    printed = json.loads(shown.out, parse_constant=pytest.fail)  # JSON has no infinity
-    names = {m["score"]["name"] for m in printed["measured"]}
-    assert "differentially private for each record" in printed["guarantee"]
-    assert names and not names & {"accuracy", "macro-F1", "label fidelity"}
+def test_few_rows_untested_labels_and_a_single_label_are_said(tmp_path, capsys):
+    test, twin = reviews(40, seed=1), reviews(20, seed=2)
+    test[test["product"] == "film"].to_csv("test.csv", index=False)
+    twin[twin["sentiment"] == "positive"].to_csv("twin.csv", index=False)
+    assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *FILE).code == 0
+    found = Findings.load(tmp_path / "found.json")
+    notes = " ".join(found.notes)
+    assert "product: 1 of 2 labels have no row in `test`" in notes and "'pan'" in notes
+    assert "twin has 10 rows only" in notes and "rows of one 'sentiment' only" in notes
+    commonest = found.find("accuracy", rows="the commonest label", label="sentiment")
+    assert found.find("accuracy", rows=TWIN).value == pytest.approx(commonest.value, abs=0.1)
+    assert found.find("accuracy", rows=REAL).value == 1.0
+    assert found.find("label fidelity", rows=TWIN)
 
 
-def test_without_a_guarantee_nothing_is_publishable(capsys, monkeypatch):
-    monkeypatch.setattr("evaluation.evaluate.evaluate", None)  # it is said before the work
-    reviews(40, seed=2).to_csv("twin.csv", index=False)
-    shown = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *COLUMNS, "--publishable")
-    assert shown.code == 2
-    assert "nothing measured of it may be published" in shown.err
-
-
-def test_of_flagged_spans_alone_nothing_is_publishable(tiny_base, capsys, tmp_path):
-    """Masked texts were trained on without noise, so that the twin's own figures hang on them."""
-    spans = ("--noise-policy", "selective", "--detector", "patterns", "--steps", "2")
-    run = small_run(capsys, tiny_base, *COLUMNS, *spans)
-    shown = run_twinset(capsys, "evaluate", run, *QUICKLY, "--publishable")
-    assert shown.code == 2
-    assert "nothing measured of it may be published" in shown.err
-    assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
-    assert not loaded(tmp_path).publishable()
-
-
-def test_what_may_be_published_comes_without_notes_about_private_rows(run, tmp_path, capsys):
+def test_overlapping_rows_are_counted_and_left_out_on_request(twin, tmp_path, capsys):
     train, test = reviews(80, seed=0), reviews(40, seed=1)
     pd.concat([test, train.head(7)]).to_csv("test.csv", index=False)
-    shown = run_twinset(capsys, "evaluate", run, *QUICKLY, "--publishable")
-    assert shown.code == 0 and "rows" not in shown.err.replace(str(tmp_path), "")
-    usual = run_twinset(capsys, "evaluate", run, *QUICKLY)
-    assert f"{usual.out}{usual.err}".count("7 held-out rows are training rows too") == 1
-
-
-def test_training_rows_alone_test_nothing(capsys):
-    reviews(40, seed=2).to_csv("twin.csv", index=False)
-    more = (*COLUMNS, "--output", "found.json", "--train", "test.csv")
-    shown = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more)
-    assert shown.code == 2 and "is the training table itself" in shown.err
-
-
-def test_overlapping_rows_are_counted_and_left_out_on_request(tmp_path, capsys):
-    train, test = reviews(80, seed=0), reviews(40, seed=1)
-    pd.concat([test, train.head(7)]).to_csv("test.csv", index=False)
-    reviews(40, seed=2).to_csv("twin.csv", index=False)
-    more = (*COLUMNS, "--output", "found.json")
-    run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more)
+    run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *FILE)
     found = Findings.load(tmp_path / "found.json")
     assert "7 held-out rows are training rows too" in found.notes[0]
     assert found.about["rows"]["held out"] == 47
-    again = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more, "--exclude-overlap")
+    again = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *FILE, "--exclude-overlap")
     assert Findings.load(tmp_path / "found.json").about["rows"]["held out"] == 40
     before = tmp_path / "found.earlier-1.json"
     assert Findings.load(before) == found and before.stat().st_mode & 0o777 == 0o600
     assert before.name in again.err
 
 
-def test_few_rows_and_untested_labels_are_said(tmp_path, capsys):
-    test = reviews(40, seed=1)
-    test[test["product"] == "film"].to_csv("test.csv", index=False)
-    reviews(5, seed=2).to_csv("twin.csv", index=False)
-    more = (*COLUMNS, "--output", "found.json")
-    assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more).code == 0
-    notes = " ".join(Findings.load(tmp_path / "found.json").notes)
-    assert "product: 1 of 2 labels have no row in `test`" in notes and "'pan'" in notes
-    assert "twin has 5 rows only" in notes
+# -- what may be published -------------------------------------------------------------------------
 
 
-def test_a_twin_of_one_label_teaches_that_label_and_it_is_said(tmp_path, capsys):
-    twin = reviews(60, seed=2)
-    twin[twin["sentiment"] == "positive"].to_csv("twin.csv", index=False)
-    more = (*COLUMNS[:4], "--output", "found.json")
-    assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more).code == 0
+def test_only_what_read_no_private_row_is_publishable(run, tmp_path, capsys):
+    """Without notes about private rows either."""
+    train, test = reviews(80, seed=0), reviews(40, seed=1)
+    pd.concat([test, train.head(7)]).to_csv("test.csv", index=False)
+    shown = run_twinset(capsys, "evaluate", run, *QUICKLY, "--publishable", "--json")
+    assert shown.code == 0 and "rows" not in shown.err.replace(str(tmp_path), "")
+    printed = json.loads(shown.out, parse_constant=pytest.fail)  # JSON has no infinity
+    names = {m["score"]["name"] for m in printed["measured"]}
+    assert "differentially private for each record" in printed["guarantee"]
+    assert names and not names & {"accuracy", "macro-F1", "label fidelity"}
+    assert "7 held-out rows are training rows too" in " ".join(found_in(run).notes)
+
+
+def test_without_a_guarantee_of_whole_records_nothing_is_publishable(
+    twin, tiny_base, tmp_path, capsys, monkeypatch
+):
+    """Masked texts were trained on without noise, so that the twin's own figures hang on them."""
+    spans = ("--noise-policy", "selective", "--detector", "patterns", "--steps", "2")
+    run = small_run(capsys, tiny_base, *COLUMNS, *spans)
+    assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
+    assert not found_in(tmp_path / run).publishable()
+    monkeypatch.setattr("evaluation.evaluate.evaluate", None)  # it is said before the work
+    for given in ((run,), ("twin.csv", *COLUMNS)):
+        shown = run_twinset(capsys, "evaluate", *given, *QUICKLY, "--publishable")
+        assert shown.code == 2
+        assert "nothing measured of it may be published" in shown.err
+
+
+def test_an_edited_twin_inherits_no_guarantee(run, tmp_path, capsys):
+    """The negative control: the unedited one has it."""
+    shutil.copytree(run / "share", tmp_path / "copy")
+    path = tmp_path / "copy" / "twin.csv"
+    assert Twin.read(path).epsilon is not None
+    with open(path, "a") as file:
+        file.write("pan,It was fine.,positive\n")
+    ended = run_twinset(capsys, "evaluate", path, *QUICKLY, *FILE)
+    assert ended.code == 0, ended.err
     found = Findings.load(tmp_path / "found.json")
-    commonest = found.find("accuracy", rows="the commonest label", label="sentiment")
-    assert found.find("accuracy", rows=TWIN).value == pytest.approx(commonest.value, abs=0.1)
-    assert found.find("accuracy", rows=REAL).value == 1.0
-    assert found.find("label fidelity", rows=TWIN)
-    assert any("rows of one 'sentiment' only" in note for note in found.notes)
+    assert found.about["epsilon"] is None and "another file" in found.about["guarantee"]
+    (tmp_path / "privacy.json").write_text("{}")
+    with pytest.raises(InputError, match="holds no ledger"):
+        Twin.read(tmp_path / "train.csv")
 
 
-def rename(frame):
-    return frame.rename(columns={"sentiment": "mood"})
+# -- what is refused -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("test.csv", rename, "no column 'sentiment'"),
-        ("train.csv", rename, "no column 'sentiment'"),
+        ("test.csv", lambda f: f.rename(columns={"sentiment": "mood"}), "no column 'sentiment'"),
+        ("train.csv", lambda f: f.rename(columns={"sentiment": "mood"}), "no column 'sentiment'"),
         ("twin.csv", lambda f: f.assign(sentiment="mixed"), "labels that --train lacks"),
         ("test.csv", lambda f: f.assign(sentiment="mixed"), "labels that --train lacks"),
         ("test.csv", lambda f: f.head(0), "no rows"),
         ("test.csv", lambda f: f.assign(text=None), "--test: column 'text' holds no text"),
         ("test.csv", lambda f: f.assign(sentiment=None), "no row has both"),
+        ("test.csv", lambda f: pd.read_csv("train.csv"), "is the training table itself"),
     ],
 )
-def test_tables_that_do_not_fit_are_refused(name, change, message, tmp_path, capsys):
-    reviews(40, seed=2).to_csv("twin.csv", index=False)
+def test_tables_that_do_not_fit_are_refused(twin, name, change, message, tmp_path, capsys):
     change(pd.read_csv(name)).to_csv(name, index=False)
-    ended = run_twinset(
-        capsys, "evaluate", "twin.csv", *QUICKLY, *COLUMNS, "--output", "found.json"
-    )
+    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *FILE)
     assert ended.code == 2
     assert message in ended.err and ended.err.count("\n") == 1
     assert "number" not in ended.err  # no text of any row
     assert not (tmp_path / "found.json").exists()
-
-
-def test_no_other_file_is_overwritten(tmp_path, capsys):
-    reviews(40, seed=2).to_csv("twin.csv", index=False)
-    before = (tmp_path / "train.csv").read_bytes()
-    more = (*COLUMNS, "--output", "train.csv")
-    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *more)
-    assert ended.code == 2 and "holds no findings" in ended.err
-    assert (tmp_path / "train.csv").read_bytes() == before
-
-
-def test_an_edited_twin_inherits_no_guarantee(run, tmp_path, capsys):
-    """The negative control: the unedited one has it."""
-    shutil.copytree(tmp_path / "run" / "share", tmp_path / "copy")
-    more = (*QUICKLY, *COLUMNS, "--output", "found.json")
-    assert run_twinset(capsys, "evaluate", "copy/twin.csv", *more).code == 0
-    assert Findings.load(tmp_path / "found.json").about["epsilon"] is not None
-    with open(tmp_path / "copy" / "twin.csv", "a") as file:
-        file.write("pan,It was fine.,positive\n")
-    ended = run_twinset(capsys, "evaluate", "copy/twin.csv", *more)
-    assert ended.code == 0, ended.err
-    found = Findings.load(tmp_path / "found.json")
-    assert found.about["epsilon"] is None and "another file" in found.about["guarantee"]
-
-
-def test_names_are_no_markup(tmp_path, capsys):
-    for name in ("train.csv", "test.csv"):
-        pd.read_csv(name).rename(columns={"sentiment": "[/b]"}).to_csv(name, index=False)
-    reviews(40, seed=2).rename(columns={"sentiment": "[/b]"}).to_csv("twin.csv", index=False)
-    columns = ("--text", "text", "--attribute", "[/b]", "--output", "found.json")
-    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *columns)
-    assert ended.code == 0 and "[/b]" in ended.out
 
 
 @pytest.mark.parametrize(
@@ -276,38 +230,40 @@ def test_names_are_no_markup(tmp_path, capsys):
     [
         (("--output", "no/such/x.json"), "its folder does not exist"),
         (("--output", "share/x.json"), "share/ is for others"),
+        (("--output", "train.csv"), "holds no findings"),
         (("--classifier", "bert"), "no classifier 'bert'"),
         (("--sweep-epsilon", "1,none"), "numbers from 0.001 to"),
         (("--sweep-epsilon", "1,2"), "name the run with --run"),
         (("--run", "nowhere"), "no complete run folder"),
     ],
 )
-def test_bad_command_lines_end_with_one_line(more, message, tmp_path, capsys):
-    reviews(40, seed=2).to_csv("twin.csv", index=False)
+def test_bad_command_lines_end_with_one_line(twin, more, message, tmp_path, capsys):
     (tmp_path / "share").mkdir()
+    before = (tmp_path / "train.csv").read_bytes()
     ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *COLUMNS, *more)
     assert ended.code == 2
     assert message in ended.err and ended.err.count("\n") == 1
+    assert (tmp_path / "train.csv").read_bytes() == before  # no other file is overwritten
 
 
-def test_a_runs_options_have_the_steps_that_its_time_chose_and_not_its_device(run, tmp_path):
-    path = tmp_path / "run" / "internal" / "config.json"
+def test_names_are_no_markup(twin, capsys):
+    for name in ("train.csv", "test.csv", "twin.csv"):
+        pd.read_csv(name).rename(columns={"sentiment": "[/b]"}).to_csv(name, index=False)
+    columns = ("--text", "text", "--attribute", "[/b]", "--output", "found.json")
+    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *columns)
+    assert ended.code == 0 and "[/b]" in ended.out
+
+
+def test_a_runs_options_have_the_steps_that_its_time_chose_and_not_its_device(run):
+    path = run / "internal" / "config.json"
     stored = json.loads(path.read_text())
     stored["training"] |= {"steps": None, "batch_size": None}
     stored["speed"]["device"] = "cuda"  # of a machine that another one may look at
     path.write_text(json.dumps(stored))
-    config = FinishedRun.read(tmp_path / "run").config
-    training = config.training
+    config, plan = FinishedRun.read(run).config, stored["plan"]
     assert config.speed.device == "auto"
-    plan = stored["plan"]
-    assert (training.steps, training.batch_size) == (plan["steps"], plan["batch_size"])
-
-
-def test_an_epsilon_curve_trains_further_twins(run, tmp_path, capsys):
-    assert run_twinset(capsys, "evaluate", run, *QUICKLY, "--sweep-epsilon", "4").code == 0
-    found = loaded(tmp_path)
-    curve = next(c for c in found.curves if c.name == "accuracy by epsilon: sentiment")
-    assert [round(x) for x, *_ in curve.series["tfidf"]] == [4, 8]
+    chosen = config.training.steps, config.training.batch_size
+    assert chosen == (plan["steps"], plan["batch_size"])
 
 
 @pytest.mark.parametrize(
@@ -321,9 +277,3 @@ def test_a_baseline_is_made_for_the_tables_own_labels_only(change, message):
     schema = records_from_frame(reviews(20, seed=0), "text", ["sentiment"])[0].schema
     with pytest.raises(InputError, match=message):
         rows_per_label(change(reviews(4, seed=0)), schema)
-
-
-def test_a_damaged_privacy_file_is_refused(tmp_path):
-    (tmp_path / "privacy.json").write_text("{}")
-    with pytest.raises(InputError, match="holds no ledger"):
-        Twin.read(tmp_path / "train.csv")

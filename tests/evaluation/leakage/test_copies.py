@@ -1,0 +1,229 @@
+"""Overlap: every measure sees ten rows copied from train, and none sees rows that were not."""
+
+import math
+from difflib import SequenceMatcher
+
+import numpy as np
+import pytest
+
+from evaluation.findings import Findings
+from evaluation.leakage import copies
+from evaluation.leakage.copies import (
+    HELDOUT,
+    SAMPLE,
+    SIMILARITY,
+    TRAIN,
+    Nearest,
+    near_duplicates,
+    overlap,
+    ratio_percentile,
+    share_nearer,
+    verbatim_scores,
+)
+from twinset.errors import InputError
+from twinset.progress import Silent
+from twinset.table import ngrams
+from twinset.table.ngrams import Vocabulary, rows_sharing_a_run, words_of
+
+LENGTH = 30  # words of a made-up text
+
+
+def made_up(rows, seed, length=LENGTH, vocabulary=300):
+    """Texts of words drawn as in a language: few of them often, most of them seldom."""
+    rng = np.random.default_rng(seed)
+    weights = 1 / np.arange(1, vocabulary + 1)
+    words = rng.choice(vocabulary, size=(rows, length), p=weights / weights.sum())
+    return [" ".join(f"w{word}" for word in row) for row in words]
+
+
+class Bags:
+    """Counts words into 64 dimensions by a fixed projection."""
+
+    def encode(self, texts):
+        table = np.random.default_rng(0).normal(size=(1000, 64))
+        vectors = np.array([sum(table[int(w[1:])] for w in words_of(t)) for t in texts])
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+
+def measure(twin, train, heldout, seed=1):
+    found = Findings(
+        "audit", {}, tuple(overlap(twin, train, heldout, Bags(), seed=seed, progress=Silent()))
+    )
+    for m in found.measured:
+        assert (m.question, m.score.where) == ("leakage", "private rows")
+        assert m.score.minimum <= m.score.low <= m.score.value <= m.score.high <= m.score.maximum
+    return found
+
+
+def words_in(*tables):
+    vocabulary = Vocabulary()
+    return [vocabulary.words(table) for table in tables]
+
+
+ROWS, OTHERS, FRESH = (made_up(150, seed) for seed in (1, 2, 3))
+RUNS, NEAR, LONGEST = "rows with a run of 8 words", "near-duplicates", "longest verbatim run"
+NEARER, RATIO = "nearer to train than to held-out", "distance ratio, 5th percentile"
+
+
+def test_ten_copied_rows_are_caught_by_every_measure():
+    found = measure(FRESH[:40] + ROWS[60:70], ROWS, OTHERS)
+    for name in (RUNS, NEAR):
+        in_train, by_chance = (found.find(name, against=a) for a in (TRAIN, HELDOUT))
+        assert in_train.value == 10 / 50
+        assert in_train.low > by_chance.high or by_chance.value == 0 < in_train.low
+    run, chance = (found.find(LONGEST, against=a) for a in (TRAIN, HELDOUT))
+    assert (run.value, run.low, run.high, run.n) == (LENGTH, LENGTH, math.inf, 50)
+    assert chance.value < 8
+    ratio, reference = (found.find(RATIO, against=a) for a in (TRAIN, HELDOUT))
+    assert ratio.high < 0.01 < 0.5 < reference.value
+    assert found.find(NEARER).value > 0.5
+    assert measure(FRESH[:2] + ROWS[:10], ROWS, OTHERS).find(NEARER).low > 0.5  # ten of twelve
+
+
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_a_twin_of_rows_that_are_in_neither_table_is_not_caught(seed):
+    """The control: real rows as a twin share with train what they share with held-out."""
+    found = measure(made_up(150, seed), ROWS, OTHERS)
+    assert max(found.find(name, against=TRAIN).value for name in (RUNS, NEAR)) < 0.03
+    assert max(found.find(LONGEST, against=a).value for a in (TRAIN, HELDOUT)) < 9
+    nearer = found.find(NEARER)
+    assert nearer.low < 0.5 < nearer.high
+    one, other = (found.find(RATIO, against=a) for a in (TRAIN, HELDOUT))
+    assert one.low < other.high and other.low < one.high
+
+
+def test_a_twin_of_heldout_rows_is_caught_against_those_alone():
+    found = measure(OTHERS[:50], ROWS, OTHERS)
+    for name in (RUNS, NEAR):
+        assert found.find(name, against=TRAIN).value < 0.03
+        assert found.find(name, against=HELDOUT).value == 1
+    assert found.find(NEARER).value == 0
+
+
+def test_tables_of_unequal_size_are_cut_for_the_reference_alone():
+    twin = FRESH[:20] + ROWS[-10:]
+    found = measure(twin, ROWS, OTHERS[:30])
+    assert found.find(NEAR, against=TRAIN).value == pytest.approx(1 / 3)  # no copy is missed
+    assert found.find(NEAR, against=SAMPLE).value < 1 / 3
+    places = {m.place["against"] for m in found.measured if "distance" in m.score.name}
+    assert places == {SAMPLE, HELDOUT}
+    assert found == measure(twin, ROWS, OTHERS[:30])
+    assert found != measure(twin, ROWS, OTHERS[:30], seed=2)
+    found = measure(OTHERS, ROWS[:50], OTHERS)
+    assert found.find(NEAR, against=HELDOUT).value == pytest.approx(50 / 150)
+    assert not [m for m in found.measured if m.place["against"] == SAMPLE]
+
+
+@pytest.mark.parametrize("empty", range(3))
+def test_an_empty_table_is_refused(empty):
+    tables = [["w1 w2"]] * 3
+    tables[empty] = []
+    with pytest.raises(InputError, match="has no row"):
+        overlap(*tables, Bags(), seed=0, progress=Silent())
+
+
+def test_runs_are_those_of_another_algorithm_and_their_lower_bound_is_the_bootstraps():
+    """Against difflib, on tables whose rows share runs of every length."""
+    rng = np.random.default_rng(0)
+    twin, train = made_up(60, 10, vocabulary=40), made_up(12, 11, vocabulary=40)
+    for length in range(12):
+        start = rng.integers(10)
+        words = twin[length].split()
+        words[start : start + length] = train[length].split()[start : start + length]
+        twin[length] = " ".join(words)
+    twin[20:23] = train[:3]
+    ours, theirs = words_in(twin, train)
+    matchers = [[SequenceMatcher(None, a.split(), b.split(), False) for b in train] for a in twin]
+    longest = np.array([max(m.find_longest_match().size for m in row) for row in matchers])
+    for length in range(1, LENGTH + 1):
+        assert rows_sharing_a_run(ours, theirs, length).tolist() == (longest >= length).tolist()
+    maxima = [rng.choice(longest, len(longest)).max() for _ in range(4000)]
+    run = verbatim_scores(ours, theirs)[0]
+    assert (run.value, run.low) == (LENGTH, np.quantile(maxima, 0.025)) and run.low < LENGTH
+
+
+def test_a_run_leaves_no_row_and_case_and_punctuation_do_not_count():
+    twin, other, none = words_in(
+        ["The “old” MAN, and the sea", "", "a b"], ["the old man and", "the sea", "", "b a"], ["?"]
+    )
+    shared = [rows_sharing_a_run(twin, other, n).tolist() for n in (1, 4, 5)]
+    assert shared == [[True, False, True], [True, False, False], [False] * 3]
+    assert [s.value for s in verbatim_scores(none, other)] == [0, 0]
+    assert str(twin.codes[0]) not in repr(twin)  # what holds codes shows none
+
+
+def test_near_duplicates_are_those_of_all_pairs(monkeypatch):
+    """Rows with few to many words changed, short and empty rows too; in blocks of few pairs."""
+    monkeypatch.setattr(copies, "PAIRS_AT_ONCE", 7)
+    monkeypatch.setattr(ngrams, "_BLOCK", 11)
+    rng = np.random.default_rng(5)
+    other = made_up(60, 1, length=60) + ["w1", "w1 w2", "w1 w2 w3", "w9 w9", "?"]
+    twin = ["w1", "w2", "w1 w2", "w2 w1", "w1 w2 w3", "w3 w1 w2", "w1 w2 w3 w4", "", "!"]
+    for changes in range(12):
+        for text in other[:8]:
+            words = np.array(text.split(), object)
+            words[rng.choice(len(words), changes, replace=False)] = "w999"
+            twin.append(" ".join(words))
+
+    def runs(text):
+        words = words_of(text)
+        return {tuple(words[i : i + 3]) for i in range(max(1, len(words) - 2))} - {()}
+
+    def near(one):
+        return any(len(one & two) / len(one | two) >= SIMILARITY for two in map(runs, other) if two)
+
+    expected = [bool(runs(text)) and near(runs(text)) for text in twin]
+    ours, theirs, nothing = words_in(twin, other, [])
+    assert near_duplicates(ours, theirs).tolist() == expected
+    assert 20 < sum(expected) < len(expected) - 20
+    assert not near_duplicates(ours, nothing).any()
+
+
+def test_nearest_is_that_of_the_whole_matrix():
+    rng = np.random.default_rng(0)
+    ours, theirs = (rng.normal(size=(n, 16)).astype(np.float32) for n in (30, 23))
+    ours, theirs = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (ours, theirs))
+    theirs[4] = ours[3]
+    whole = np.linalg.norm(ours[:, None] - theirs[None], axis=2)
+    found = Nearest.find(ours, theirs)
+    assert found.distance == pytest.approx(np.maximum(whole.min(1), 1e-3), abs=1e-4)
+    assert found.row.tolist() == whole.argmin(1).tolist()
+
+
+def apart(*distances):
+    """Each row with a nearest row of its own."""
+    return Nearest(np.array(distances), np.arange(len(distances)))
+
+
+def test_a_row_as_near_to_both_tables_counts_half():
+    score = share_nearer(apart(1.0, 1.0, 0.5), apart(1.0, 1.0, 1.0))
+    assert (score.value, score.n) == (pytest.approx(2 / 3), 3)
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "twin", "table"), [(4, 200, 200), (256, 300, 300), (32, 400, 100)]
+)
+def test_without_a_leak_the_interval_holds_one_half(dimensions, twin, table):
+    """Also where some rows are the nearest to very many, as happens in many dimensions."""
+    rng, held, narrow = np.random.default_rng(0), 0, 0
+    for _ in range(60):
+        vectors = rng.normal(2, 1, size=(twin + 2 * table, dimensions)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        ours, train, heldout = np.split(vectors, [twin, twin + table])
+        score = share_nearer(Nearest.find(ours, train), Nearest.find(ours, heldout))
+        held += score.low <= 0.5 <= score.high
+        narrow += abs(score.value - 0.5) <= 1.96 * 0.5 / math.sqrt(twin)
+    assert held / 60 > 0.86
+    if dimensions > 4:  # the control: as if every row fell to a side by itself
+        assert narrow / 60 < 0.88
+
+
+def test_the_interval_of_a_percentile_holds_it_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    true, held = math.exp(-1.6448536), 0  # the 5th percentile of a lognormal ratio
+    for _ in range(400):
+        score = ratio_percentile(apart(*rng.lognormal(size=200)), apart(*np.ones(200)))
+        held += score.low <= true <= score.high
+    assert held / 400 > 0.93
+    few = ratio_percentile(apart(*np.ones(5)), apart(*np.ones(5)))
+    assert (few.value, few.low, few.high) == (1.0, 0.0, 1.0)

@@ -1,0 +1,282 @@
+"""Personal data in the twin, and what a model knows of names and telephone numbers."""
+
+import math
+from functools import partial
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+
+from evaluation.findings import Findings
+from evaluation.leakage import names as module
+from evaluation.leakage.canaries import expected_rank
+from evaluation.leakage.names import (
+    CARD,
+    EMAIL,
+    ID,
+    NAME,
+    PHONE,
+    PLANTED,
+    digits_of,
+    has_check_digit,
+    mean_reciprocal_rank,
+    names_in,
+    numbers_in,
+    phone_exposure,
+    replay,
+    replay_planted,
+)
+from tests.helpers.evaluated import PROMPT, overfit, records_of, twin_of
+from twinset.errors import InputError
+from twinset.models.base_model import load_base
+from twinset.policies.detection.detectors import PIPELINE
+from twinset.progress import Silent
+
+with_pii = pytest.mark.skipif(
+    find_spec("spacy") is None or find_spec(PIPELINE) is None, reason="needs twinset[pii]"
+)
+
+
+def capitalised(texts):
+    """Two words with a capital, behind "by"."""
+    for text in texts:
+        start = text.find("by ") + 3
+        end = text.find(",", start)
+        yield [(start, end)] if start > 2 else []
+
+
+@pytest.fixture
+def names_behind_by(monkeypatch):
+    monkeypatch.setattr(module, "names_in", capitalised)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("write to Ann.Lee+x@mail.example.co.uk.", {(EMAIL, "ann.lee+x@mail.example.co.uk")}),
+        ("(713) 555-0199, +1 713.555.0199", {(PHONE, "7135550199")}),
+        ("call 555-0199!", {(PHONE, "5550199")}),
+        ("+44 20 7946 0123 or 020 7946 0123", {(PHONE, "442079460123"), (PHONE, "02079460123")}),
+        ("4111 1111 1111 1111", {(CARD, "4111111111111111")}),
+        ("5500-0000-0000-0004", {(CARD, "5500000000000004")}),
+        ("4111111111111112", {(ID, "4111111111111112")}),  # a wrong check digit
+        ("My ID is 341752.", {(ID, "341752")}),
+        ("order 843-58572-7002, parcel AGZIM5T6KL", {(ID, "843585727002"), (ID, "AGZIM5T6KL")}),
+        ("SSN 078-05-1120", {(ID, "078051120")}),
+        ("DE89 3704 0044 0532 0130 00", {(ID, "DE89370400440532013000")}),
+        ("on 2001-05-14 or 05/14/2001, in 1998-2000, for $1,000,000 or 1000000.50", set()),
+        ("4 of 5 at 10:30, 77002, page 12345, a well-known-thing, me@here and @handle", set()),
+    ],
+)
+def test_kinds_and_values(text, found):
+    assert set(numbers_in(text)) == found
+
+
+def test_one_number_in_ten_has_a_check_digit():
+    drawn = np.random.default_rng(0).integers(10, size=(2000, 16))
+    held = ["".join(map(str, number)) for number in drawn]
+    assert np.mean(list(map(has_check_digit, held))) == pytest.approx(0.1, abs=0.03)
+
+
+@pytest.mark.parametrize("part", ["1", "a.@", "1-", "A1", "(0)", "+1 ", "- ", "x/1"])
+def test_no_text_takes_long(part):
+    assert len(list(numbers_in(part * 25_000))) < 60_000
+
+
+# -- replay ----------------------------------------------------------------------------------------
+
+
+def people(first, last):
+    """Rows that each name four secrets of one person."""
+    return [
+        f"by Ada Person{chr(97 + n // 26)}{chr(97 + n % 26)}, p{n}@mail.org, (713) 555-{n:04d}, "
+        f"ID 77{n:04d}, card 4111 1111 1111 {1000 + n}"
+        for n in range(first, last)
+    ]
+
+
+def found_in(twin, train, heldout):
+    measured, notes = replay(twin, train, heldout, progress=Silent())
+    return Findings("audit", {}, tuple(measured)), notes
+
+
+def test_ten_copied_rows_are_counted_and_rows_of_the_heldout_table_are_not(names_behind_by):
+    train, heldout = people(0, 50), people(50, 100)
+    copied, notes = found_in(train[:10] + people(200, 230), train, heldout)
+    control, _ = found_in(heldout, train, heldout)
+    for kind in (EMAIL, PHONE, ID, NAME):
+        place = {"kind": kind, "occurrences": "1"}
+        leak = copied.find("replayed", rows="train only", **place)
+        chance = copied.find("replayed", rows="held-out only", **place)
+        assert leak.value == copied.find("replayed", rows="train", **place).value == 10 / 50
+        assert chance.value == 0 and chance.high < leak.low
+        assert control.find("replayed", rows="train", kind=kind).value == 0
+        assert control.find("replayed", rows="held-out only", kind=kind).value == 1
+    assert notes == []
+
+
+def test_values_are_parted_by_the_rows_of_train_that_hold_them(names_behind_by):
+    once, twice, often = people(0, 8), people(8, 12) * 2, people(12, 14) * 10
+    doubled = [f"{row} again: {row}" for row in once]  # one row, however often it says it
+    found, _ = found_in(twice + often[:1], doubled + twice + often, people(50, 60))
+    for occurrences, expected in (("1", (0, 8)), ("2–9", (1, 4)), ("10+", (0.5, 2))):
+        score = found.find("replayed", kind=EMAIL, rows="train", occurrences=occurrences)
+        assert (score.value, score.n) == expected
+
+
+def test_what_both_tables_hold_is_no_sign_of_a_leak(names_behind_by):
+    shared = ["write to help@firm.org, 713-555-0100"]
+    found, _ = found_in(shared, shared + people(0, 5), shared + people(5, 10))
+    for rows, value in (("train", 1 / 6), ("train only", 0), ("held-out only", 0)):
+        assert found.find("replayed", rows=rows, kind=EMAIL).value == value
+
+
+def test_another_way_of_writing_hides_nothing(names_behind_by):
+    train = ["by Ada Lovelace, at 713-555-0199, id ab-123456, 4111-1111-1111-1111, Ada@Mail.org"]
+    twin = ["ADA LOVELACE’s: +1 (713) 555 0199; AB123456; 4111111111111111; ada@mail.ORG"]
+    found, _ = found_in(twin, train, ["nothing here"])
+    kinds = {m.place["kind"]: m.score.value for m in found.measured if m.place["rows"] == "train"}
+    assert kinds == dict.fromkeys((EMAIL, PHONE, CARD, ID, NAME), 1)
+    plain, _ = found_in(["7135550199"], train, ["nothing here"])  # an id number there
+    assert plain.find("replayed", rows="train", kind=PHONE).value == 1
+
+
+def test_notes_tell_of_what_could_not_be_measured(monkeypatch):
+    monkeypatch.setattr(module, "names_in", capitalised)
+    _, notes = found_in(["x"], ["write to a@b.org"] * 9, ["write to c@d.org"] * 3)
+    assert all(kind in notes[0] for kind in (CARD, PHONE, ID, NAME))
+    assert EMAIL not in notes[0] and "9 rows and held-out 3" in notes[1]
+
+    def absent(texts):
+        raise InputError("finding people's names needs pip install 'twinset[pii]'")
+
+    monkeypatch.setattr(module, "names_in", absent)
+    found, notes = found_in(people(0, 2), people(0, 10), people(10, 20))
+    assert not [m for m in found.measured if m.place["kind"] == NAME]
+    assert found.find("replayed", kind=EMAIL, rows="train").value == 0.2
+    assert "twinset[pii]" in notes[0]
+
+
+@with_pii
+def test_no_value_is_shown_and_first_names_and_places_are_no_names(capsys, caplog):
+    texts = ["Please ask Kenneth Branagh or Mary.", "Anna lives in New York City."]
+    assert list(names_in(texts)) == [[(11, 26)], []]
+    train = ["Ada Lovelace of London wrote to zq@secret.org, 713-555-0199, AB777777"] * 3
+    measured, notes = replay(train, train, ["Kenneth Branagh met nobody."], progress=Silent())
+    assert {m.place["kind"] for m in measured if m.score.value == 1} >= {NAME, EMAIL, PHONE, ID}
+    said = capsys.readouterr()
+    everything = f"{measured} {notes} {said.out} {said.err} {caplog.text}"
+    for secret in ("lovelace", "secret", "0199", "777777", "branagh"):
+        assert secret not in everything.casefold()
+
+
+def persons(first, last):
+    return [
+        {"name": f"Ada Person{chr(97 + n)}", "order_number": f"123-45{n:03d}-7777"}
+        for n in range(first, last)
+    ]
+
+
+def test_planted_values_are_counted_by_what_was_planted():
+    train, heldout = persons(0, 8), persons(8, 14)
+    texts = [f"I am {row['name']}, parcel {row['order_number']}." for row in train]
+    twin = ["ADA PERSONA’s parcel, Ada  Personb", "no. 123 45001 7777", "123-45009-7777, 45002-77"]
+    found = replay_planted(twin, texts, train, heldout)
+    hits = {
+        (m.place["kind"], m.place["rows"]): (round(m.score.value * m.score.n), m.score.n)
+        for m in found
+        if m.score.name == "replayed"
+    }
+    assert hits == {
+        ("name", "train"): (2, 8),
+        ("name", "train only"): (2, 8),
+        ("name", "held-out only"): (0, 6),
+        ("order number", "train"): (1, 8),
+        ("order number", "train only"): (1, 8),
+        ("order number", "held-out only"): (1, 6),
+    }
+    # The control's own: of rows that do not hold what is said to be in them, it finds nothing.
+    blind = replay_planted([], ["nothing here"] * 8, train, heldout)
+    for scores, share in ((found, 1), (blind, 0)):
+        assert [m.score.value for m in scores if m.score.name == PLANTED] == [share] * 2
+
+
+# -- what a model knows ----------------------------------------------------------------------------
+
+SAID = ["The book by Ada Quill, was dull.", "A film by Otto Zeller, at last."]
+UNSAID = ["The film by Kurt Oakes, was great.", "A book by Vera Nettle, at last."]
+NUMBERS = ["Ring 713-555-0199 now.", "Ring 602-341-8874 now."]
+OTHERS = ["Ring 415-902-6638 now.", "Ring 918-273-4401 now."]
+
+
+@pytest.fixture(scope="module")
+def fresh(tiny_base):
+    return load_base(str(tiny_base))
+
+
+@pytest.fixture(scope="module")
+def taught(tiny_base):
+    """A model that knows two names and two numbers by heart."""
+    base = load_base(str(tiny_base))
+    overfit(base, SAID + NUMBERS, base.tokenizer.encode(PROMPT), 5e-3)
+    return base
+
+
+def ask(measure, base, texts, rows="train", max_tokens=100):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "names_in", capitalised)
+        patch.setattr(module, "CANDIDATES", 200)
+        patch.setattr(module, "MOST", 4)
+        given = twin_of(base, max_tokens), records_of(texts), rows
+        return measure(*given, seed=0, progress=Silent())
+
+
+rank, phones = partial(ask, mean_reciprocal_rank), partial(ask, phone_exposure)
+
+
+def test_the_rank_of_names_sees_what_was_memorised_and_nothing_else(fresh, taught):
+    (before,), (known,), (unknown,) = (
+        rank(fresh, SAID),
+        rank(taught, SAID),
+        rank(taught, UNSAID, "held-out"),
+    )
+    assert before.score.value < 0.2 and unknown.score.value < 0.3 and known.score.value > 0.95
+    assert (known.place, unknown.place) == ({"rows": "train"}, {"rows": "held-out"})
+    assert (known.score.n, known.score.goal, known.score.maximum) == (2, "minimise", 1.0)
+    assert rank(fresh, SAID, max_tokens=5) == []  # training cut them off: it never saw them
+    assert rank(fresh, ["Nobody at all."]) == []
+
+
+def test_the_rank_is_that_of_a_plain_pass_over_the_tokens_of_the_name(fresh):
+    encode = fresh.tokenizer.encode
+    ids, stop, end = (
+        [*encode(PROMPT), *encode(" " + text)]
+        for text in (SAID[0], "The book by", "The book by Ada Quill")
+    )
+    assert ids[: len(stop)] == stop and ids[: len(end)] == end
+    with torch.inference_mode():
+        logits = fresh.model(torch.tensor([ids])).logits[0]
+    blank = not fresh.tokenizer.decode(ids[len(stop)]).strip()  # a space of its own before the name
+    places = range(len(stop) + blank, len(end))
+    ranks = [expected_rank(-logits[i - 1].numpy(), ids[i]) for i in places]
+    (found,) = rank(fresh, ["  " + SAID[0]])
+    assert found.score.value == pytest.approx(np.mean(1 / np.array(ranks)), rel=1e-3)
+
+
+def test_the_exposure_of_telephone_numbers_sees_what_was_memorised(taught):
+    (known,), (unknown,) = phones(taught, NUMBERS), phones(taught, OTHERS, "held-out")
+    method = "skew-normal, 200 candidates"
+    assert known.place == {"rows": "train", "candidates": "10^10", "method": method}
+    assert known.score.maximum == pytest.approx(10 * math.log2(10))
+    assert known.score.value > 10 > 6 > unknown.score.value
+    assert known.score.low > unknown.score.high
+    shown = repr([known, unknown])
+    assert not any(digits_of(text) in shown or text[5:17] in shown for text in NUMBERS)
+
+
+def test_telephone_numbers_of_different_spaces_are_not_averaged(fresh):
+    found = phones(fresh, ["Ring 713-555-0199 or 555-0142 now.", "Ring nobody."])
+    assert [m.place["candidates"] for m in found] == ["10^7", "10^10"]
+    assert phones(fresh, ["Ring nobody."]) == [] == phones(fresh, NUMBERS, max_tokens=5)
+    assert [m.score.n for m in phones(fresh, NUMBERS * 3)] == [4]
