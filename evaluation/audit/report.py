@@ -51,28 +51,18 @@ class MechanismAudit:
 
     Example:
         `MechanismAudit(PolicyConfig("adaptive"), trials=2000).run()` attacks adaptive noise, and
-        what every run releases once.
-
-    Args:
-        policy: whose step, in which form, with which options.
-        fault: a key of `FAULTS` or `RELEASE_FAULTS`: attack a step, or a release, that is broken on
-            purpose, and nothing else. `None`: the real ones.
-        noise_multiplier: σ.
-        steps: of the short run.
-        sample_rate: q, of the short run.
-        trials: outputs with the target, and the same number without.
-        delta: δ. A small one leaves few outputs beyond the threshold, and so a weak bound.
-        device: that computes the step. On a GPU its noise is another cipher's.
+        what every run releases once. With a fault it attacks what is broken so, and nothing else.
     """
 
     policy: PolicyConfig = PolicyConfig()
-    fault: str | None = None
-    noise_multiplier: float = bounded(1.0, 0.01, 100)
-    steps: int = bounded(6, 1, 10_000)
-    sample_rate: float = bounded(0.5, 1e-6, 0.999)
-    trials: int = bounded(20_000, 100, 10**8)
+    fault: str | None = None  # a key of `FAULTS` or `RELEASE_FAULTS`
+    noise_multiplier: float = bounded(1.0, 0.01, 100)  # σ
+    steps: int = bounded(6, 1, 10_000)  # of the short run
+    sample_rate: float = bounded(0.5, 1e-6, 0.999)  # q, of the short run
+    trials: int = bounded(20_000, 100, 10**8)  # outputs with the target, and as many without
+    # A small δ leaves few outputs beyond the threshold, and so a weak bound.
     delta: float = bounded(0.05, 1e-9, 0.999)
-    device: str = AUTO
+    device: str = AUTO  # On a GPU the noise is another cipher's.
 
     def __post_init__(self) -> None:
         """Refuse a fault that is none, numbers out of range, and a device that is not there."""

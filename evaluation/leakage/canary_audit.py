@@ -76,28 +76,17 @@ OPENINGS = 32  # rows of the base model whose beginnings coins' canaries share
 
 @dataclass(frozen=True)
 class CanaryRequest:
-    """What is planted and attacked.
+    """What is planted and attacked."""
 
-    Args:
-        rows: the private table, policies, size of the twins, held-out rows.
-        copies: how often secrets are planted.
-        each: secrets of every number of copies.
-        digits: of a secret. With 3, names are planted too.
-        coins: canaries that a coin puts in or leaves out. 0 leaves the lower bound out.
-        members: training rows, and held-out rows, for membership inference, at most.
-
-    Raises:
-        InputError: there are not enough sentences for so many secrets.
-    """
-
-    rows: ComparisonRequest
-    copies: tuple[int, ...] = COPIES
-    each: int = within(EACH, SECRETS)
-    digits: int = within(DIGITS, LENGTHS)
-    coins: int = within(COINS, CANARIES)
-    members: int = within(1000, ROWS)
+    rows: ComparisonRequest  # the private table, policies, size of the twins, held-out rows
+    copies: tuple[int, ...] = COPIES  # how often secrets are planted
+    each: int = within(EACH, SECRETS)  # secrets of every number of copies
+    digits: int = within(DIGITS, LENGTHS)  # of a secret. With 3, names are planted too.
+    coins: int = within(COINS, CANARIES)  # that put in a canary, or not. 0: no lower bound.
+    members: int = within(1000, ROWS)  # and held-out rows, for membership inference, at most
 
     def __post_init__(self) -> None:
+        """Refuse numbers out of range, and more secrets than there are sentences."""
         check_options(self)
         most = len(self.formats) // len(self.copies)
         if self.each > most:
@@ -130,12 +119,7 @@ def audit_canaries(
 ) -> Findings:
     """Plant, train and ask for each policy that the results at `output` lack.
 
-    Args:
-        request: what is planted and attacked.
-        config: the options that all runs share.
-        output: a JSON file of results, kept after every policy.
-        command: that leads here.
-        progress: is notified of what happens.
+    The results are a JSON file that is kept after every policy.
 
     Raises:
         InputError: something cannot be used, or the results there are of other settings.
@@ -204,15 +188,8 @@ def _exposure_curves(measured: Sequence[Measured]) -> Iterator[Curve]:
 class PlantedTable:
     """The table with its canaries, and what every run on it is asked.
 
-    Everything is drawn by the training seed but the coins, which an audit of one run must not be
-    able to repeat.
-
-    Args:
-        request: what is planted.
-        data: the real rows.
-        config: the options that all runs share.
-        coins: (m,) which of the coins' canaries are in the table.
-        progress: is notified of what happens.
+    Everything is drawn by the training seed but the coins (m,), which say whose canaries are in the
+    table. An audit of one run must not be able to repeat them.
     """
 
     def __init__(

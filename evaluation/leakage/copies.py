@@ -129,26 +129,26 @@ def near_duplicates(twin: Words, other: Words) -> np.ndarray:
         found = [words.runs(SHINGLE_WORDS)]
         first = np.diff(words.row, prepend=-1) > 0  # each row's first word
         for length in range(1, SHINGLE_WORDS):
-            codes, rows = words.runs(length)
-            alone = np.isin(rows, words.row[first & (words.left == length)])
-            found.append((mixed(codes[alone] ^ np.uint64(length)), rows[alone]))
+            codes, holders = words.runs(length)
+            alone = np.isin(holders, words.row[first & (words.left == length)])
+            found.append((mixed(codes[alone] ^ np.uint64(length)), holders[alone]))
         shingles.append([np.concatenate(parts) for parts in zip(*found, strict=True)])
     # Shingles are numbered by how often both tables have them, the rarest first.
     everything = np.concatenate([codes for codes, _ in shingles])
     _, numbers, often = np.unique(everything, return_inverse=True, return_counts=True)
-    places = np.argsort(np.argsort(often, kind="stable"))[numbers]
+    ranks: np.ndarray = np.argsort(np.argsort(often, kind="stable"))[numbers]
     tables, heads, backs = [], [], []
-    for words, (codes, rows) in zip((twin, other), shingles, strict=True):
-        column, places = places[: len(codes)], places[len(codes) :]
-        ones = np.ones(len(rows), dtype=np.int64)
-        sets = csr_array((ones, (rows, column)), shape=(words.rows, len(often)))
+    for words, (codes, holders) in zip((twin, other), shingles, strict=True):
+        column, ranks = ranks[: len(codes)], ranks[len(codes) :]
+        ones = np.ones(len(codes), dtype=np.int64)
+        sets = csr_array((ones, (holders, column)), shape=(words.rows, len(often)))
         sets.data[:] = 1  # a shingle that a row has twice counts once
         # Rows of equal sets are compared once: a sum of hashes tells sets apart.
         signs = sets.astype(np.uint64) @ mixed(np.arange(len(often), dtype=np.uint64))
-        _, first, back = np.unique(signs, return_index=True, return_inverse=True)
-        sets = sets[first]
+        _, chosen, back = np.unique(signs, return_index=True, return_inverse=True)
+        sets = sets[chosen]
         # Of each set so many of its rarest shingles that a near one must have one of them.
-        sizes = np.diff(sets.indptr)
+        sizes: np.ndarray = np.diff(sets.indptr)
         kept = np.where(sizes > 0, sizes - np.ceil(SIMILARITY * sizes - 1e-9) + 1, 0)
         head, within = sets.copy(), np.arange(sets.nnz) - np.repeat(sets.indptr[:-1], sizes)
         head.data *= within < np.repeat(kept, sizes)

@@ -31,25 +31,15 @@ ROWS = 1000  # of members and of non-members that attacks look at
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """What is attacked, with which rows.
+    """What is attacked, with which rows."""
 
-    Args:
-        members: the private table.
-        non_members: real rows held out.
-        text: text column, or the template by which it was joined. None: the run's, or a guess.
-        attributes: label columns. Empty: the run's, or a guess.
-        rows: members, and non-members, that attacks look at, at most.
-        seed: of what is drawn.
-        layout: of the files of real rows, where it is not to be detected.
-    """
-
-    members: Path
-    non_members: Path
-    text: str | None = None
-    attributes: tuple[str, ...] = ()
-    rows: int = within(ROWS, ATTACKED)
+    members: Path  # the private table
+    non_members: Path  # real rows held out
+    text: str | None = None  # column, or the template it was joined by. None: the run's, or a guess
+    attributes: tuple[str, ...] = ()  # label columns. Empty: the run's, or a guess.
+    rows: int = within(ROWS, ATTACKED)  # members, and non-members, that attacks look at, at most
     seed: int = within(0, SEEDS)
-    layout: Layout = Layout()
+    layout: Layout = Layout()  # of the files of real rows, where it is not to be detected
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -63,14 +53,7 @@ def audit_release(
     progress: Progress,
     model: TwinModel | None = None,
 ) -> Findings:
-    """Attack a release: its model, where there is one, and the twin alone.
-
-    Args:
-        release: a twin, with its run folder where there is one.
-        request: what it is attacked with.
-        command: that leads here.
-        progress: is notified of what happens.
-        model: that wrote the twin. None: the run folder's.
+    """Attack a release: its model, or else that of its run folder, and the twin alone.
 
     Raises:
         InputError: a table cannot be used.

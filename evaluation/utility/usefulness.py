@@ -140,20 +140,13 @@ def classification_scores(
 
 @dataclass(frozen=True)
 class Usefulness:
-    """Measures tables by the classifiers that learn from them.
-
-    Args:
-        tables: what is trained on and tested on.
-        makers: classifiers by name.
-        seeds: each classifier is trained with each of them, and real rows are drawn by them.
-        progress: is notified of each classifier trained.
-        dp_classifiers: classifiers that learn from the real rows with the twin's own ε and δ.
-    """
+    """Measures tables by the classifiers that learn from them."""
 
     tables: Tables
-    makers: Mapping[str, Classifier]
-    seeds: Sequence[int]
+    makers: Mapping[str, Classifier]  # by name
+    seeds: Sequence[int]  # of each classifier, and of the real rows drawn
     progress: Progress
+    # These learn from the real rows with the twin's own ε and δ.
     dp_classifiers: Mapping[str, Classifier] = field(default_factory=dict)
 
     def measured(self) -> Iterator[Measured]:
