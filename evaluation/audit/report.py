@@ -114,7 +114,9 @@ class MechanismAudit:
         """Return plain values: what was attacked, and what was found."""
         found = [
             asdict(finding)
-            | {"holds": finding.holds, "guaranteed": guaranteed_for_json(finding.guaranteed)}
+            | {"holds": finding.holds}
+            # JSON does not know infinity, which stands for no theorem.
+            | ({"guaranteed": "none"} if finding.guaranteed == math.inf else {})
             for finding in findings
         ]
         return asdict(self) | {"confidence": CONFIDENCE, "findings": found}
@@ -138,11 +140,6 @@ def finding_line(finding: Finding) -> str:
         + ("holds" if finding.holds else "REFUTED")
         + theorem
     )
-
-
-def guaranteed_for_json(guaranteed: float | None) -> float | str | None:
-    """Return the ε of a theorem, or "none" for infinity, which JSON does not know."""
-    return "none" if guaranteed is not None and math.isinf(guaranteed) else guaranteed
 
 
 def audit_case(case: str, trials: int, fault_trials: int, delta: float) -> list[Finding]:

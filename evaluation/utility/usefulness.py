@@ -204,7 +204,9 @@ class Usefulness:
             for name, maker in quick.items():
                 for source, frame in ((TWIN, tables.twin), (REAL, tables.train)):
                     points = series.setdefault(f"{source}, {name}", [])
-                    for rows in curve_sizes(min(len(frame), len(tables.twin))):
+                    most = min(len(frame), len(tables.twin))
+                    sizes = (SMALLEST << power for power in range(most.bit_length()))
+                    for rows in [*(size for size in sizes if size < most), most]:  # doubling, all
                         drawn = [frame.sample(rows, random_state=seed) for seed in self.seeds]
                         points.append((rows, *self._train_and_test(drawn, target, maker)))
             title = f"accuracy by rows of the twin: {names_of(target)}"
@@ -232,16 +234,6 @@ class Usefulness:
         found = predict_labels(models, self.tables.heldout, text, target)
         accuracy = classification_scores(*found)[0][0]
         return accuracy.value, accuracy.low, accuracy.high
-
-
-def curve_sizes(rows: int) -> list[int]:
-    """Return the numbers of rows at which a curve has points: doubling, and all.
-
-    >>> curve_sizes(1000), curve_sizes(60)
-    ([100, 200, 400, 800, 1000], [60])
-    """
-    doubling = (SMALLEST << power for power in range(rows.bit_length()))
-    return [*(size for size in doubling if size < rows), rows]
 
 
 def train_twins_by_epsilon(
