@@ -15,7 +15,9 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import torch
@@ -131,6 +133,14 @@ def numbers_in(text: str) -> Iterator[tuple[str, str]]:
         text = "|".join([*rest, text[end:]])  # a mark that no pattern reaches across
 
 
+@cache
+def _load_pipeline() -> Any:
+    """Load spaCy's pipeline once: it takes seconds."""
+    import spacy
+
+    return spacy.load(PIPELINE, exclude=["tagger", "parser", "lemmatizer", "attribute_ruler"])
+
+
 def names_in(texts: Sequence[str]) -> Iterator[list[Span]]:
     """Yield where people's names of two words or more stand in each text.
 
@@ -141,9 +151,7 @@ def names_in(texts: Sequence[str]) -> Iterator[list[Span]]:
     """
     if find_spec("spacy") is None or find_spec(PIPELINE) is None:
         raise InputError("finding people's names needs pip install 'twinset[pii]'")
-    import spacy
-
-    pipeline = spacy.load(PIPELINE, exclude=["tagger", "parser", "lemmatizer", "attribute_ruler"])
+    pipeline = _load_pipeline()
     cut = (text[: pipeline.max_length] for text in texts)
     for document in pipeline.pipe(cut, batch_size=BATCH):
         people = (entity for entity in document.ents if entity.label_ == "PERSON")
