@@ -30,7 +30,7 @@ from evaluation.leakage.names import (
 from tests.helpers.evaluated import PROMPT, overfit, records_of, twin_of
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
-from twinset.policies.detection.detectors import PIPELINE
+from twinset.policies.detection import PIPELINE
 from twinset.progress import Silent
 
 with_pii = pytest.mark.skipif(
