@@ -46,13 +46,13 @@ def gaussian_bound(shift, seed, trials=6000):
 
 @pytest.mark.parametrize("shift", [0.0, 0.3, 1.0, 2.0])
 def test_the_bound_stays_below_the_truth_as_often_as_it_says(shift):
-    """Five in a hundred may lie above; they hardly do, since each probability is bounded apart."""
-    bounds = [gaussian_bound(shift, seed) for seed in range(100)]
+    """One in twenty may lie above; they hardly do, since each probability is bounded apart."""
+    bounds = [gaussian_bound(shift, seed) for seed in range(60)]
     if shift == 0:  # two equal mechanisms
         assert max(bounds) < 0.2
         return
     truth = epsilon([GaussianRelease(1 / shift, "known")], DELTA)
-    assert sum(bound > truth for bound in bounds) <= 5
+    assert sum(bound > truth for bound in bounds) <= 3
     assert np.median(bounds) > (0.5 if shift >= 1 else 0.05) * truth
 
 
@@ -85,15 +85,16 @@ def test_how_far_the_target_moves_the_sum_in_c(neighbours, kind, target, by):
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_the_real_step_holds(policy):
-    findings = MechanismAudit(PolicyConfig(policy), trials=TRIALS, steps=2).run_steps()
+    audit = MechanismAudit(PolicyConfig(policy), trials=TRIALS, steps=2, delta=ENOUGH_DELTA)
+    findings = audit.run_steps()
     assert all(finding.holds for finding in findings)
-    assert max(f.lower_bound / f.claimed for f in findings) > 0.3  # it can see
+    assert max(f.lower_bound / f.claimed for f in findings) > 0.15  # it can see
 
 
 @pytest.mark.parametrize("policy", PUBLISHED, ids=lambda p: p.noise_policy)
 def test_published_forms_exceed_their_nominal_epsilon(policy):
     """Adaptive through the length of the noise, importance through the least noisy direction."""
-    findings = MechanismAudit(policy, trials=TRIALS, steps=4).run_steps()
+    findings = MechanismAudit(policy, trials=TRIALS, steps=2).run_steps()
     assert not any(finding.holds for finding in findings)
     assert all(finding.lower_bound <= finding.guaranteed for finding in findings)
 

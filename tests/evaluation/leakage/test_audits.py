@@ -137,15 +137,15 @@ def test_secrets_of_more_digits_are_ranked_by_a_sample(tiny_base, tmp_path, caps
     assert {place["candidates"] for place in placed if "candidates" in place} == {"10000000"}
 
 
-OVERTRAINED = ("--steps", "60", "--batch-size", "24", "--learning-rate", "0.015")
-CONTROL = ("--copies", "0,20", "--coins", "60", "--mismatch-weight", "0", "--method", "full")
+OVERTRAINED = ("--steps", "120", "--batch-size", "32", "--learning-rate", "0.01")
+CONTROL = ("--copies", "0,20", "--coins", "80", "--mismatch-weight", "0", "--method", "full")
 
 
 def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not(
     tiny_base, tmp_path, capsys, monkeypatch
 ):
     """The audit's positive control: each of its measures finds what was memorised."""
-    coins = np.random.default_rng(0).integers(2, size=60).astype(bool)
+    coins = np.random.default_rng(0).integers(2, size=80).astype(bool)
     monkeypatch.setattr(canary_audit, "include", lambda m: coins)
     tables_in(tmp_path, train=24, test=24)
     more = (*CONTROL, *OVERTRAINED, "--max-tokens", "60", "--test", "test.csv", "--epsilon", "4")
@@ -163,4 +163,4 @@ def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not
     assert bounds["none"] > 0.3 and bounds["uniform"] <= 4
     areas = {p: score(p, "AUROC", attack="loss") for p in ("none", "uniform")}
     assert areas["none"].low > 0.5
-    assert areas["none"].value > 0.75 > areas["uniform"].value
+    assert areas["none"].value > 0.75 > areas["uniform"].value  # seen: 0.90-0.94, 0.44-0.47
