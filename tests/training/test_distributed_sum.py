@@ -132,10 +132,13 @@ def check_noise(config, tokens, group) -> None:
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_the_sum_of_several_processes_is_that_of_one_and_noise_is_added_once(config, tokens, size):
+def test_several_processes_form_the_sum_of_one_add_noise_once_and_end_with_one_that_dies(
+    config, tokens, size
+):
     alone, rank_zero = own_sum(config, tokens), own_sum(config, tokens)
     asked = batches(alone.engine.parameters)
-    with process_group(size) as group:
+    died = pytest.raises(InputError, match="fewer `processes`")
+    with died, process_group(size) as group:
         group.broadcast_message(opening_message(trainer(config), context(config, tokens)))
         together = DistributedSum(rank_zero, group)
         for name, batch in [*asked.items(), ("other weights", asked["plain"])]:
@@ -152,6 +155,8 @@ def test_the_sum_of_several_processes_is_that_of_one_and_noise_is_added_once(con
                 assert torch.allclose(*pair, rtol=1e-5), name
         group.broadcast_message(END)
         check_noise(config, tokens, group)
+        group.broadcast_message({"config": "none"})  # it ends with an error
+        group.barrier()
     now = rank_zero.engine.sums
     assert not all(torch.allclose(a, b, atol=1e-4) for a, b in zip(before, now, strict=True))
 
@@ -245,12 +250,6 @@ def test_rows_do_not_depend_on_who_draws_them(tiny_base, good_table, capsys):
         assert run_twinset(capsys, *given, *more).code == 0
     one, two = (Path(run, "share/twin.csv").read_text() for run in ("one", "two"))
     assert one == two
-
-
-def test_a_process_that_dies_ends_the_run_with_one_line():
-    with pytest.raises(InputError, match="fewer `processes`"), process_group(2) as group:
-        group.broadcast_message({"task": "no such task"})  # it ends with an error
-        group.barrier()
 
 
 @pytest.mark.parametrize(

@@ -19,26 +19,17 @@ class PretrainConfig:
     """What is trained, on which text, and how fast.
 
     Args:
-        base_model: the model that training starts from. None: a GPT-2 from scratch.
-        vocabulary: tokens of its own tokenizer, from scratch.
-        layers: transformer blocks, from scratch.
-        width: of the residual stream, from scratch.
-        heads: of attention, from scratch.
+        base_model: the model that training starts from. None: a GPT-2 from scratch, of so many
+            tokens (vocabulary), layers, width and heads.
         lora_rank: of adapters on all linear layers of a frozen, built-in base model. None: all
             weights are trained.
         context: tokens of a block, and the most that a model from scratch reads.
         epochs: passes over the corpus. Texts that are kept out do not make them shorter: the rest
             is read for longer.
-        batch_size: blocks in a step, over all processes.
-        micro_batch: most blocks at once on each process. The rest is accumulated.
-        learning_rate: the highest.
-        warmup: share of the steps over which it rises. A cosine then takes it to a tenth.
-        weight_decay: of matrices.
-        seed: of weights and of the order of blocks.
-        precision: auto, float32 or bfloat16.
-        text: column of a table's texts.
-        prompts: see `corpus.read_corpus`, and so for shares and licences.
-        licence: of the model.
+        batch_size: blocks in a step, over all processes; at most `micro_batch` at once on each.
+        learning_rate: the highest. It rises over a share of the steps (warmup). A cosine then takes
+            it to a tenth.
+        text: column of a table's texts. For prompts, shares and licences see `corpus.read_corpus`.
         decontaminate: files that share no long run of words with what is read.
         max_minutes: most time of this process. None: until it is done.
     """

@@ -124,12 +124,22 @@ def read_corpus(
         if text not in frame.columns:
             raise InputError(f"{file}: has no column {text!r}; name it with `text`")
         frame = frame[frame[text].notna()].reset_index(drop=True)
-        prompt = _choose_prompt(file, frame, pairs)
+        prompt = None
+        for start, given in pairs:  # one that names the file goes before one for any table
+            if prompt is not None or not file.name.startswith(start):
+                continue
+            missing = [c for c in placeholders(given) if is_text(file) or c not in frame.columns]
+            if start and missing:
+                raise InputError(
+                    f"{file.name}: has no column {missing[0]!r}, which its `prompt` names"
+                )
+            prompt = None if missing else given
         share = next((s for start, s in shares.items() if file.name.startswith(start)), 1.0)
         licence = next((s for start, s in licences.items() if file.name.startswith(start)), None)
 
         cells = frame[text].astype(str).str.strip()
-        keys = np.array([_hash_text(cell) for cell in cells], dtype=np.uint64)
+        hashes = [hashlib.blake2b(cell.encode(), digest_size=8).digest() for cell in cells]
+        keys = np.frombuffer(b"".join(hashes), dtype=">u8").astype(np.uint64)
         taken = (cells != "").to_numpy() & (keys // (VALIDATION * PROMPTED) % TAKEN < share * TAKEN)
         if prompt is not None:
             complete = frame[placeholders(prompt)].notna().all(axis=1).to_numpy()
@@ -190,21 +200,6 @@ def parse_prompt(given: str) -> tuple[str, str]:
             "START=PROMPT, with the beginning of their names"
         )
     return "", given
-
-
-def _choose_prompt(file: Path, frame: pd.DataFrame, pairs: Sequence[tuple[str, str]]) -> str | None:
-    """Return the first prompt that names a file, else the first whose columns a table has."""
-    for start, prompt in pairs:
-        missing = [c for c in placeholders(prompt) if is_text(file) or c not in frame.columns]
-        if not missing and file.name.startswith(start):
-            return prompt
-        if start and file.name.startswith(start):
-            raise InputError(f"{file.name}: has no column {missing[0]!r}, which its `prompt` names")
-    return None
-
-
-def _hash_text(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
 
 
 def size_of(texts: Iterable[str]) -> int:

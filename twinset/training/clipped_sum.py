@@ -65,18 +65,16 @@ class Trainer:
     ) -> None:
         self.name, self._config = base.name, config
         self._dtype, self.execution = frozen_dtype(config), choose_execution(config)
+        self._is_low = torch.bfloat16 in (self._dtype, self.execution.autocast)
         self._fallen_back = False
         device = device_of(config.speed.device)
         fused = fuse(base.model.to(device, self._dtype))
         self.model = prepare_trainable(fused, config.training).to(device)
-        low, norm = self._is_low, config.privacy.max_grad_norm
-        if low and shapes and not is_batch_invariant(self.model, norm, self.execution, shapes):
-            progress.warn(NOT_BATCH_INVARIANT)
-            self.fall_back()
-
-    @property
-    def _is_low(self) -> bool:
-        return torch.bfloat16 in (self._dtype, self.execution.autocast)
+        if self._is_low and shapes:
+            norm = config.privacy.max_grad_norm
+            if not is_batch_invariant(self.model, norm, self.execution, shapes):
+                progress.warn(NOT_BATCH_INVARIANT)
+                self.fall_back()
 
     def fall_back(self) -> None:
         """Compute in float32 from now on, with the weights as they are by now: rounded."""
@@ -86,8 +84,9 @@ class Trainer:
 
     def worker_options(self) -> dict[str, Any]:
         """Return what other ranks need to make a trainer with the very same weights."""
-        low = self._fallen_back or self._is_low
-        speed = replace(self._config.speed, precision="bfloat16" if low else "float32")
+        # of weights that were rounded once, others must be rounded too
+        precision = "bfloat16" if self._is_low else "float32"
+        speed = replace(self._config.speed, precision=precision)
         config = replace(self._config, speed=speed).to_dict()
         return {"config": config, "fallen_back": self._fallen_back}
 
