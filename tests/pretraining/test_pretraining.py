@@ -175,13 +175,11 @@ def test_a_model_remembers_the_stages_before(tmp_path, capsys):
 
 REFUSED = [
     ("--width 33", "cannot be shared"),
-    ("--vocabulary 100", "--vocabulary"),
     ("--text words", "no column 'words'"),
     ("--decontaminate absent.csv", "absent.csv"),
     ("--licences corpus.jsonl", "no TOML"),
     ("--context 100000", "too small for blocks"),
     ("--precision float8", "--precision"),
-    ("--learning-rate 1e30", "--learning-rate"),
     ("--share corpus", "write START=NUMBER"),
     ("--lora-rank 2", "--base-model"),
     ("--lora-rank 2 --base-model elsewhere", "no built-in model"),

@@ -31,7 +31,9 @@ from tests.helpers.pretended import DEVICE, Mixed, Pretended, pretended_gpu, pre
 from tests.training.test_loop import plan, tokenised
 from twinset import Twinset
 from twinset.config import PolicyConfig, RunConfig, SpeedConfig
+from twinset.config.options import run_config
 from twinset.models.base_model import load_base
+from twinset.models.hidden_states import nats_per_token
 from twinset.policies import MechanismParams, make_policy
 from twinset.privacy.clipping import ClippingEngine, Scale, output_head
 from twinset.privacy.clipping.engine import UnitClipping, repeatable_kernels
@@ -194,6 +196,16 @@ def test_short_memory_halves_the_check_and_the_probe_too(monkeypatch, tiny_base)
     config = RunConfig(speed=SpeedConfig(physical_batch=8, precision="float32"))
     assert measure_step(base, config, plan(24, mismatch_weight=0.0), 16, Silent())[0] > 0
     assert sizes == [1, 1, 8, 4, 2]
+
+
+def test_the_probe_of_a_plan_and_perplexities_are_measured_there(tiny_llama, monkeypatch):
+    texts = [[5, 6, 7], [8], [9, 10, 11, 12]]
+    expected = nats_per_token(load_base(str(tiny_llama)).model, texts, 0)
+    options = {"base_model": str(tiny_llama), "device": "cuda"}
+    with pretended_gpu(monkeypatch):
+        base = load_base(str(tiny_llama), device="cuda")
+        torch.testing.assert_close(nats_per_token(base.model, texts, 0), expected)
+        assert min(measure_step(base, run_config(options), plan(records=24), 16, Silent())) > 0
 
 
 def test_a_gpu_repeats_its_sums_and_multiplies_whole_float32(monkeypatch):
