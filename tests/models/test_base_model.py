@@ -124,25 +124,22 @@ def index(folder: Path, file: str) -> None:
     (folder / WEIGHTS).unlink()
 
 
-def copied_to(place: str, is_absolute: bool = False):
-    """Copy the weights to a place that the index names."""
+def weights_at(place: str, is_absolute: bool = False):
+    """Lay the weights (`.bin`: pickled) at a place that the index names."""
 
     def spoil(folder: Path) -> None:
-        (folder / place).parent.mkdir(exist_ok=True)
-        shutil.copy(folder / WEIGHTS, folder / place)
-        index(folder, str((folder / place).resolve()) if is_absolute else place)
+        target = folder / place
+        target.parent.mkdir(exist_ok=True)
+        if target.suffix == ".bin":
+            torch.save(load_file(folder / WEIGHTS), target)
+        else:
+            shutil.copy(folder / WEIGHTS, target)
+        index(folder, str(target.resolve()) if is_absolute else place)
 
     return spoil
 
 
-def pickled_to(place: str):
-    """Pickle the weights to a place that the index names."""
-
-    def spoil(folder: Path) -> None:
-        torch.save(load_file(folder / WEIGHTS), folder / place)
-        index(folder, str((folder / place).resolve()) if ".." in place else place)
-
-    return spoil
+PICKLE = weights_at("../elsewhere.bin", is_absolute=True)
 
 
 def index_says(text: str):
@@ -189,11 +186,11 @@ SPOILT = {
     "small embedding": (small_embedding, "more tokens than its model has embeddings; name"),
     "no end of text": (configured(TOKENIZER, eos_token=None), "no end-of-text token; set its eos"),
     "no length": (configured(TOKENIZER, model_max_length="x"), "no number as model_max_length; co"),
-    "pickle inside": (pickled_to("pytorch_model.bin"), NAMES),
-    "pickle elsewhere": (pickled_to("../elsewhere.bin"), NAMES),
-    "absolute": (copied_to("../other.safetensors", is_absolute=True), NAMES),
-    "upwards": (copied_to("../elsewhere.safetensors"), NAMES),
-    "below": (copied_to(f"sub/{WEIGHTS}"), NAMES),
+    "pickle inside": (weights_at("pytorch_model.bin"), NAMES),
+    "pickle elsewhere": (PICKLE, NAMES),
+    "absolute": (weights_at("../other.safetensors", is_absolute=True), NAMES),
+    "upwards": (weights_at("../elsewhere.safetensors"), NAMES),
+    "below": (weights_at(f"sub/{WEIGHTS}"), NAMES),
     "absent": (lambda folder: index(folder, "none.safetensors"), NAMES),
     "no map": (index_says('{"weight_map": ["decoy.safetensors"]}'), NAMES),
     "deep index": (index_says("[" * 100_000), "index.json is damaged; fetch"),
@@ -233,7 +230,7 @@ def test_a_folder_that_cannot_be_used_leads_elsewhere_or_fills_memory(
 
 def test_the_pickles_would_be_loaded(model_copy, pickles):
     """The control: transformers follows an index to a pickle. An encoder's is not followed."""
-    pickled_to("../elsewhere.bin")(model_copy)
+    PICKLE(model_copy)
     assert NAMES in refusal(EncoderClassifier(str(model_copy)).load) and pickles == []
     AutoModelForCausalLM.from_pretrained(model_copy, use_safetensors=True)
     assert set(pickles) == {str(model_copy.parent / "elsewhere.bin")}

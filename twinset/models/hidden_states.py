@@ -54,7 +54,6 @@ class Questions:
 
     Attributes:
         layer: the layer that is read.
-        longest: most tokens that the model reads.
         vocabulary: number of tokens that it knows.
         alone: for each shape that was tried, whether its rows are read as if alone.
     """
@@ -74,8 +73,8 @@ class Questions:
         questions = tokenizer(asked, add_special_tokens=False)["input_ids"]
         self._asked = [token for question in questions for token in question]
         self._ends = np.cumsum([len(question) for question in questions])
-        self.longest, self.vocabulary = context_length(model), model.config.vocab_size
-        self._room = self.longest - 1 - len(self._asked)  # tokens of the text itself
+        self._longest, self.vocabulary = context_length(model), model.config.vocab_size
+        self._room = self._longest - 1 - len(self._asked)  # tokens of the text itself
         self._start = tokenizer.bos_token_id or tokenizer.eos_token_id
         self.alone: dict[tuple[int, int], bool] = {}
 
@@ -84,9 +83,19 @@ class Questions:
         ids: list[int] = self._tokenizer(" " + text.strip(), add_special_tokens=False)["input_ids"]
         return ids[:longest]
 
-    def read_length(self, tokens: int) -> int:
-        """Return how many tokens the model reads for a text of some tokens, questions included."""
-        return 1 + min(tokens, self._room) + len(self._asked)
+    def batches(
+        self, rows: Sequence[Sequence[int]], tokens_at_once: int
+    ) -> Iterator[tuple[tuple[int, int], list[int]]]:
+        """Yield batches of texts of one padded length: rows and tokens, and the texts' numbers."""
+
+        def rows_at_once(tokens: int) -> int:
+            return max(1, tokens_at_once // tokens)
+
+        read = [1 + min(len(ids), self._room) + len(self._asked) for ids in rows]
+        widths = [padded(length, self._longest) for length in read]
+        numbers = range(len(rows))
+        for tokens, members in batches_of_one_length(numbers, widths.__getitem__, rows_at_once):
+            yield (rows_at_once(tokens), tokens), members
 
     def states_of_text(self, ids: Sequence[int]) -> np.ndarray:
         """Return the hidden states (A, d) float64 behind each question about a text, read alone."""
@@ -98,19 +107,10 @@ class Questions:
 
         Texts of about one length are read together, and the rest of a batch affects their rounding.
         """
-        lengths = [self.read_length(len(ids)) for ids in rows]
         at_once = TOKENS_AT_ONCE if is_cpu(self.device) else GPU_TOKENS
         found: dict[int, np.ndarray] = {}
-        batch: list[int] = []
-        order = sorted(range(len(rows)), key=lengths.__getitem__)
-        for place, number in enumerate(order):
-            batch.append(number)
-            is_last = place + 1 == len(order)
-            # The next text is the longest of a batch, so it decides the batch's width.
-            if is_last or (len(batch) + 1) * lengths[order[place + 1]] > at_once:
-                states = self.states_of_batch([rows[i] for i in batch])
-                found |= zip(batch, states, strict=True)
-                batch = []
+        for _, numbers in self.batches(rows, at_once):
+            found |= zip(numbers, self.states_of_batch([rows[i] for i in numbers]), strict=True)
         return [found[i] for i in range(len(rows))]
 
     def states_of_batch(
@@ -160,13 +160,7 @@ def states_of_records(
         yield from ((i, questions.states_of_text(ids)) for i, ids in enumerate(records))
         return
 
-    def rows_at_once(tokens: int) -> int:
-        return max(1, GPU_TOKENS // tokens)
-
-    widths = [padded(questions.read_length(len(ids)), questions.longest) for ids in records]
-    batches = batches_of_one_length(range(len(records)), widths.__getitem__, rows_at_once)
-    for tokens, numbers in batches:
-        shape = rows_at_once(tokens), tokens
+    for shape, numbers in questions.batches(records, GPU_TOKENS):
         if is_read_alone(questions, shape):
             states = questions.states_of_batch([records[i] for i in numbers], shape)
             yield from zip(numbers, states, strict=True)
