@@ -250,7 +250,7 @@ def hub_folder(name: str, say: Say) -> Path:
                 )
             size = sum(file.size or 0 for file in weights)
             say(f"fetching {name} from the hub ({size / 1e6:.0f} MB, once)")
-            patterns = {"allow_patterns": HUB_FILES, "ignore_patterns": ["*/*"]}
+            patterns: dict[str, Any] = {"allow_patterns": HUB_FILES, "ignore_patterns": ["*/*"]}
             return Path(snapshot_download(name, revision=info.sha, **patterns))
         except HfHubHTTPError as error:
             raise InputError(

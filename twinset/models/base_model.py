@@ -300,8 +300,8 @@ MOST_BYTES = 50_000_000  # of a configuration or an index
 MOST_PARTS = 1000  # layers, or experts in one layer
 SPARE = 2**28  # numbers that a model may have in addition to its weights: masks, positions
 _PARTS = re.compile(r"(layers?|experts|blocks|stages)$")
-_TOKENIZER = (TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json", "added_tokens.json")
-_TOKENIZER += ("vocab.json", "vocab.txt", "merges.txt")
+_TOKENIZER = [TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json", "added_tokens.json"]
+_TOKENIZER += ["vocab.json", "vocab.txt", "merges.txt"]
 # Entries that make transformers load something else, or fetch an implementation.
 _STEERING = set(
     "auto_map configuration_files custom_generate distributed_config fast_tokenizer_files "

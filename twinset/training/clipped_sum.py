@@ -85,8 +85,7 @@ class Trainer:
     def worker_options(self) -> dict[str, Any]:
         """Return what other ranks need to make a trainer with the very same weights."""
         # of weights that were rounded once, others must be rounded too
-        precision = "bfloat16" if self._is_low else "float32"
-        speed = replace(self._config.speed, precision=precision)
+        speed = replace(self._config.speed, precision="bfloat16" if self._is_low else "float32")
         config = replace(self._config, speed=speed).to_dict()
         return {"config": config, "fallen_back": self._fallen_back}
 
