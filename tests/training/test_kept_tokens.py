@@ -2,8 +2,13 @@
 
 import pytest
 
-from tests.table.test_tokenization import CONTEXT, records, template
+from tests.table.test_tokenization import CONTEXT, records
+from twinset.table.templates import Template
 from twinset.table.tokenization import FACTS, TokenisedRecords, tokenise
+
+
+def template(pattern="Write a review about a {product}:") -> Template:
+    return Template("mine", pattern, {}, ("product",))
 
 
 @pytest.mark.parametrize("change", [None, "prompt", "context", "unfinished"])
