@@ -23,7 +23,7 @@ from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any, TypeVar, overload
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -189,11 +189,7 @@ class LazySequence(Sequence[Cell]):
     def cell(self, index: int) -> Cell:
         """Return one of them."""
 
-    @overload
-    def __getitem__(self, index: int) -> Cell: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Cell]: ...
-    def __getitem__(self, index: int | slice) -> Cell | list[Cell]:
+    def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self.cell(i) for i in range(*index.indices(len(self)))]
         return self.cell(index)
