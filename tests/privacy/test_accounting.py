@@ -9,17 +9,19 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import binom, norm
 
-from twinset.privacy.accounting import accountant, loss_distribution
+from twinset.privacy.accounting import accountant
 from twinset.privacy.accounting.accountant import (
     NotCovered,
     calibrate_noise_multiplier,
     compose,
+    composed_epsilon,
     epsilon,
     gaussian_noise_multiplier,
     group_bound,
     group_epsilon,
     prv_epsilon,
 )
+from twinset.privacy.accounting.accountant import _one_way as one_way
 from twinset.privacy.accounting.events import (
     GaussianRelease,
     IndividualGaussian,
@@ -29,8 +31,6 @@ from twinset.privacy.accounting.events import (
     event_from_dict,
     event_to_dict,
 )
-from twinset.privacy.accounting.loss_distribution import _one_way as one_way
-from twinset.privacy.accounting.loss_distribution import composed_epsilon
 
 COUNTS = GaussianRelease(10.0, "label counts")
 DELTA = 1e-5
@@ -227,7 +227,7 @@ def a_tenth_of_the_steps_is_missed(find):
 def losses_are_rounded_down(find):
     def wrong(*args):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loss_distribution, "_dots", lower_losses)
+            patch.setattr(accountant, "_dots", lower_losses)
             return find(*args)
 
     return wrong

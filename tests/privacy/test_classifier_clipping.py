@@ -9,7 +9,7 @@ from tests.helpers import oracle
 from tests.helpers.models import tiny_model
 from twinset.privacy.clipping import ClassifierClipping, Execution, LabelledRows
 from twinset.privacy.clipping import gradient_uses as matrices
-from twinset.privacy.clipping.hooks import UnsupportedModule
+from twinset.privacy.clipping.engine import UnsupportedModule
 
 VOCABULARY, CLASSES, C, EXACT = 31, 3, 0.5, 1e-9
 FAMILIES = ["BertConfig", "RobertaConfig", "ElectraConfig"]

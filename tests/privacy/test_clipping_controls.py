@@ -34,8 +34,8 @@ from tests.helpers.clipped import (
 from tests.helpers.models import LLAMA
 from tests.helpers.oracle import Clipped, Unit
 from twinset.models.layers import fuse
-from twinset.privacy.clipping import ClippingEngine, Execution, Sequences, hooks
-from twinset.privacy.clipping.hooks import UnsupportedModule
+from twinset.privacy.clipping import ClippingEngine, Execution, Sequences, engine
+from twinset.privacy.clipping.engine import UnsupportedModule
 
 
 def test_control_leaving_out_the_tied_cross_term_is_seen(monkeypatch):
@@ -254,7 +254,7 @@ def test_compiled_it_would_be_wrong_without_an_error(monkeypatch):
     model = fuse(with_adapters(build("llama-tied")))  # as runs have it
     expected = norms(model)
     compiled_by_call(model.get_base_model())
-    monkeypatch.setattr(hooks, "_is_compiled", lambda module: False)
+    monkeypatch.setattr(engine, "_is_compiled", lambda module: False)
     assert not torch.allclose(norms(model), expected, rtol=0.01)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from twinset.privacy.mechanism.gaussian import Gaussian, polar
+from twinset.privacy.mechanism.noise import Gaussian, polar
 from twinset.privacy.mechanism.randomness import KeyStream
 
 MANY, AT_ONCE = 1 << 24, 1 << 16

@@ -6,8 +6,7 @@ import pytest
 from scipy import stats
 
 from twinset.privacy.mechanism import noise
-from twinset.privacy.mechanism.gaussian import ExactPair, polar
-from twinset.privacy.mechanism.noise import GaussianGrid, grid_step, refined
+from twinset.privacy.mechanism.noise import ExactPair, GaussianGrid, grid_step, polar, refined
 from twinset.privacy.mechanism.randomness import KeyStream
 
 KEYS = bytes(32), bytes([1] * 32)

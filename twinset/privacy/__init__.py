@@ -5,8 +5,7 @@ One page, in the order of a run; each module's docstring says what it assumes.
 | claim | made in |
 |---|---|
 | what was done with the private records is one of a few known mechanisms | `accounting.events` |
-| ε of those mechanisms together, an upper bound | `accounting.accountant` |
-| the tight one of its two bounds | `accounting.loss_distribution` |
+| ε of those mechanisms together, the least of two upper bounds | `accounting.accountant` |
 | σ for a wanted ε; ε of groups; a witness | `accounting.accountant` |
 | noise and draws come from the system's entropy, never from a seed | `mechanism.randomness` |
 | each unit enters each step independently with probability q | `mechanism.randomness` |

@@ -28,8 +28,7 @@ from twinset.files.atomic import uninterrupted
 from twinset.policies import NoisePolicy
 from twinset.privacy.accounting.events import Event
 from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
-from twinset.privacy.clipping.engine import FAST
-from twinset.privacy.clipping.hooks import UnsupportedModule
+from twinset.privacy.clipping.engine import FAST, UnsupportedModule
 from twinset.progress import StepReport
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, ClippedSum, Trainer, WrongPrompts

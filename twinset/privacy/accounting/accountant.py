@@ -4,14 +4,14 @@
 without the other, for adding or removing one record:
 
 1. Gaussian: subsampling ignored. Closed form (Balle and Wang 2018, theorem 8), exact where q = 1.
-2. Numerical composition (`loss_distribution`), of any size and in both directions. It is tight.
+2. Numerical composition of any size and in both directions (`composed_epsilon`). It is tight.
 
 `prv_epsilon` computes the same number with other code: the PRV accountant of Opacus. It is a
 witness, never a source of a guarantee.
 
 `group_bound` and `group_epsilon` go from one record to γ together: what record-level training means
 for a person with several. The first takes ε and δ of one record, and both grow. The second takes
-what was done and keeps δ. Of subsampled steps neither is tight: the tests compare with an
+what was done and keeps δ. For subsampled steps neither is tight: the tests compare with an
 accountant of the group's own mixture (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with
 sampling via mixture of Gaussians mechanisms", theorem 3.1), which finds less. Neither is needed
 where a person is one unit, with one clip and one draw for all records together.
@@ -25,6 +25,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
 from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from twinset.privacy.accounting.events import (
     Event,
@@ -34,10 +38,9 @@ from twinset.privacy.accounting.events import (
     NonPrivateAccess,
     SubsampledGaussian,
 )
-from twinset.privacy.accounting.loss_distribution import composed_epsilon
 
-# (noise multiplier, sample rate, steps)
-History = tuple[tuple[float, float, int], ...]
+Step = tuple[float, float, int]  # noise multiplier σ, sample rate q, number of steps
+Array = NDArray[np.floating[Any]]
 
 _MULTIPLIER_ERROR = 5e-4
 _LARGEST_MULTIPLIER = 1e6
@@ -49,11 +52,25 @@ _LARGEST = 700.0  # e to a larger power is no float
 _WITNESS_ERROR = 0.01  # of ε: bound of the PRV accountant's own error
 _WITNESS_POINTS = 1 << 22  # of its grid, at most: seconds, and some hundred megabytes
 
+_UNLIKELY = 1e-8  # share of δ for losses above the grid, and again for sums above the window
+_POINTS = 1 << 20  # of the grid between 0 and a known bound of ε, at most four times as many
+_FINEST = 5e-4  # of that bound: no finer grid
+_EXCESS = 0.005  # T h² over that bound; a grid of h adds at most h² / 8 to the mean loss of a step
+# T h² log(1 / δ) over that bound's square: h adds at most h² / 4 to the variance of a step's loss,
+# and of a sum like a normal one ε² is about 2 log(1 / δ) variances.
+_SPREAD = 0.005
+_FLOAT = 5e-16  # relative error of what is computed in double precision
+# Of a transform to the power of the steps, over steps, log2 of its size and the root of size times
+# squared masses: 25 times the largest error seen in tails of binomial distributions.
+_TRANSFORM_ERROR = 1e-17
+_EPSILON_ERROR = 1e-9  # relative
+_RATES = (0.1, 1e6)  # of Chernoff's bound, over a known bound of ε
+
 
 def compose(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Merge neighbouring subsampled Gaussians that differ in nothing but steps, which add up.
+    """Merge neighbouring subsampled Gaussians that differ only in their steps, which add up.
 
-    Equal accesses without noise in a row become one: it does not matter how often.
+    Equal accesses without noise in a row become one, since their number does not matter.
 
     >>> compose([SubsampledGaussian(1.0, 0.1, 2), SubsampledGaussian(1.0, 0.1, 3)])
     (SubsampledGaussian(noise_multiplier=1.0, sample_rate=0.1, steps=5),)
@@ -95,9 +112,8 @@ def epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> float
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie between 0 and 1, not {delta}")
-    steps = [_step(event, weight) for event in events]
-    spent = [step for step in steps if step is not None]
-    if len(spent) < len(steps):
+    spent = _steps(events, weight)
+    if spent is None:
         return math.inf
     # Merge what merges exactly: equal (σ, q), and all full-batch Gaussians into one.
     # Gaussians over all records compose to one of 1/σ² = Σ steps / σᵢ² (Dong et al. 2019).
@@ -113,23 +129,26 @@ def epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> float
     return _epsilon(tuple(history), delta) if history else 0.0
 
 
-def _step(event: Event, weight: float = 0.0) -> tuple[float, float, int] | None:
-    """Return (σ, q, steps), or None for an access that no ε covers."""
-    if isinstance(event, IndividualGaussian):
-        event = event.at(weight)
-    match event:
-        case SubsampledGaussian(noise_multiplier, sample_rate, steps):
-            return noise_multiplier, sample_rate, steps
-        case GaussianRelease(noise_multiplier, _):
-            return noise_multiplier, 1.0, 1
-        case NonPrivateAccess() | MaskedAccess():
-            return None
-    raise TypeError(f"{type(event).__name__} is not an event this accountant knows")
+def _steps(events: Sequence[Event], weight: float = 0.0) -> list[Step] | None:
+    """Return what each event is to a record of this weight; None if no ε covers one of them."""
+    steps: list[Step] = []
+    is_covered = True
+    for event in events:
+        match event.at(weight) if isinstance(event, IndividualGaussian) else event:
+            case SubsampledGaussian(noise_multiplier, sample_rate, count):
+                steps.append((noise_multiplier, sample_rate, count))
+            case GaussianRelease(noise_multiplier, _):
+                steps.append((noise_multiplier, 1.0, 1))
+            case NonPrivateAccess() | MaskedAccess():
+                is_covered = False  # but an unknown event behind it must still raise
+            case _:
+                raise TypeError(f"{type(event).__name__} is not an event this accountant knows")
+    return steps if is_covered else None
 
 
-@lru_cache(maxsize=4096)
-def _epsilon(history: History, delta: float) -> float:
-    """Return the smaller of both bounds; calibration asks for the same ones again and again."""
+@lru_cache(maxsize=4096)  # calibration asks for the same ones again and again
+def _epsilon(history: tuple[Step, ...], delta: float) -> float:
+    """Return the smaller of both bounds."""
     bound = gaussian_epsilon(math.sqrt(sum(n / sigma**2 for sigma, _, n in history)), delta)
     if all(rate == 1 for _, rate, _ in history):  # where the closed form is no mere bound
         return bound
@@ -150,19 +169,14 @@ def prv_epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> f
 
     It shares no code with `epsilon`: Opacus discretises the privacy loss in another way (Gopi, Lee
     and Wutschitz 2021, "Numerical Composition of Differential Privacy"). Where the two differ by
-    more than 1 %, one of them is wrong. A Gaussian release is a step of sample rate 1. Of an
-    `IndividualGaussian` it is the dominating Gaussian: by the theorem of adaptive noise a record of
+    more than 1 %, one of them is wrong. A Gaussian release is a step of sample rate 1. An
+    `IndividualGaussian` is its dominating Gaussian: by the theorem of adaptive noise a record of
     weight ρ sees the multiplier σ / c(ρ).
 
     The result is an estimate and not an upper bound. By theorem 5.5 of that paper the exact ε, at a
     δ within a thousandth of `delta`, lies within 1 % of it. In tests both were within 0.1 %. Where
-    1 % needs too fine a grid, the bound is what 2²² points allow. It looks at the removal of a
-    record alone, which has the larger ε of the two directions.
-
-    Args:
-        events: what was spent.
-        delta: δ.
-        weight: ρ; see `epsilon`.
+    1 % needs too fine a grid, the bound is what 2²² points allow. It looks only at the removal of a
+    record, which has the larger ε of the two directions. Its arguments are those of `epsilon`.
 
     Raises:
         NotCovered: an access without noise is among the events, or the numbers are out of the PRV
@@ -172,16 +186,14 @@ def prv_epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> f
     >>> round(prv_epsilon([SubsampledGaussian(1.0, 0.01, 1000)], 1e-5), 2)
     1.83
     """
-    steps = [_step(event, weight) for event in events]
-    spent = tuple(step for step in steps if step is not None)
-    if len(spent) < len(steps):
+    spent = _steps(events, weight)
+    if spent is None:
         raise NotCovered("records were used without noise, which no accountant covers")
-    return _compose_prvs(spent, delta) if spent else 0.0
+    return _compose_prvs(tuple(spent), delta) if spent else 0.0
 
 
 @lru_cache(maxsize=64)  # it takes seconds, and a run and its check ask for the same
-def _compose_prvs(spent: tuple[tuple[float, float, int], ...], delta: float) -> float:
-    """Return the ε of steps (σ, q, how many), see `prv_epsilon`."""
+def _compose_prvs(spent: tuple[Step, ...], delta: float) -> float:
     from opacus.accountants import PRVAccountant
     from opacus.accountants.analysis.prv import PoissonSubsampledGaussianPRV
 
@@ -210,6 +222,167 @@ def _compose_prvs(spent: tuple[tuple[float, float, int], ...], delta: float) -> 
     return found
 
 
+# -- numerical composition: the distribution of the privacy loss on a grid, from above -------------
+# It computes with losses, never with their exponentials, so ε may be large.
+
+
+def composed_epsilon(steps: Sequence[Step], delta: float, bound: float) -> float:
+    """Return an upper bound of ε at `delta`, for adding or removing one record, or ∞.
+
+    Guarantee: (ε, δ)-differential privacy of Poisson-subsampled Gaussian sums. Of each step the
+    pair (1 - q) N(0, σ²) + q N(1, σ²) and N(0, σ²) dominates, in one order for removing a record
+    and in the other for adding one (Zhu, Dong and Wang 2022, theorem 11). Both are composed.
+    Let an output have loss l between the grid points a and b. It is replaced by an a or a b, at
+    random, so that both distributions keep their masses. Whoever sees the a or b can make up the
+    output from it, so the attacker loses nothing ("connect the dots", Doroshenko et al. 2022).
+    Losses below the grid are rounded up. Losses above it, sums above the window (Chernoff's bound)
+    and the rounding of the Fourier transforms are charged to δ. Sums below the window come out at
+    its upper end, where they count for more.
+
+    Args:
+        steps: of each kind; a rate of 1 is a plain release.
+        delta: δ.
+        bound: a known upper bound of ε. The grid is chosen by it. A wrong one makes ε no smaller
+            than it is.
+    """
+    try:
+        with np.errstate(divide="ignore", under="ignore", over="raise", invalid="raise"):
+            return max(_one_way(steps, delta, bound, removed) for removed in (True, False))
+    except (ArithmeticError, MemoryError, ValueError):
+        return math.inf
+
+
+class _Losses(NamedTuple):
+    """The losses of one kind of step, from the least on, one width of the grid apart."""
+
+    least: float
+    masses: Array  # (n,) probability of each loss
+    above: float  # probability of those above the last
+    count: int  # steps like this
+
+
+def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -> float:
+    """Return ε for removing a record, or for adding one.
+
+    The order: a grid, the losses of each kind of step on it, a window that their sum hardly ever
+    leaves, the sum by Fourier transforms, and ε of that.
+    """
+    from scipy.fft import irfft, next_fast_len, rfft
+    from scipy.optimize import minimize_scalar
+
+    count, unlikely = sum(count for _, _, count in steps), _UNLIKELY * delta
+    mean, spread = _EXCESS * bound, _SPREAD * bound**2 / -math.log(delta)
+    finest = min(math.sqrt(min(mean, spread) / count), _FINEST * bound)
+    width = max(finest, bound / _POINTS)
+    parts = [_discretise(step, width, unlikely / count, removed) for step in steps]
+
+    # The sum is above `high`, or below `low`, with a probability of at most `unlikely`. Chernoff's
+    # bound holds at every rate, so the search for the best one need not be exact.
+    def farthest(log_rate: float, sign: int) -> float:
+        rate, moments = math.exp(log_rate), 0.0
+        for part in parts:  # add up log E[e^(± rate × sum of all steps)]
+            exponents = np.log(part.masses) + sign * rate * width * np.arange(len(part.masses))
+            largest = float(exponents.max())  # taken out, so that no power of e overflows
+            moment = largest + math.log(float(np.exp(exponents - largest).sum()))
+            moments += part.count * (sign * rate * part.least + moment)
+        return (moments - math.log(unlikely)) / rate
+
+    rates = [math.log(rate / bound) for rate in _RATES]
+    search = {"bounds": rates, "method": "bounded", "options": {"xatol": 0.1}}
+    high, low = (s * float(minimize_scalar(farthest, args=(s,), **search).fun) for s in (1, -1))
+
+    size = int(next_fast_len(_length((high - low) / width), real=True))
+    # Losses `size` places apart are one here. The window is so wide that they hardly ever meet.
+    spectrum = np.ones(size // 2 + 1, complex)
+    for part in parts:
+        places = np.arange(len(part.masses)) % size
+        spectrum *= rfft(np.bincount(places, part.masses, size)) ** part.count
+    least = sum(part.count * part.least for part in parts)
+    first = math.ceil((high - least) / width) - size + 1  # place of the window's lowest loss
+    masses = np.roll(irfft(spectrum, size), -(first % size))  # (size,)
+    lost = sum(part.count * part.above for part in parts)
+    rounding = _TRANSFORM_ERROR * count * math.log2(size) * math.sqrt(size * (masses @ masses))
+    losses, masses = least + width * (first + np.arange(size)), np.maximum(masses, 0)
+    allowed = delta - lost - unlikely - rounding
+    if not allowed > 0:
+        return math.inf
+
+    # The smallest ε ≥ 0 with Σ masses (1 - e^(ε - losses))₊ ≤ what is allowed, rounded up.
+    def spent(epsilon: float) -> float:
+        above = int(np.searchsorted(losses, epsilon))
+        return float(masses[above:] @ -np.expm1(epsilon - losses[above:]))
+
+    lower, upper = 0.0, max(0.0, float(losses[-1]))
+    if spent(lower) <= allowed:
+        return 0.0
+    while upper - lower > _EPSILON_ERROR * upper:
+        middle = (lower + upper) / 2
+        lower, upper = (lower, middle) if spent(middle) <= allowed else (middle, upper)
+    return upper * (1 + _EPSILON_ERROR)
+
+
+def _discretise(step: Step, width: float, unlikely: float, removed: bool) -> _Losses:
+    """Return the losses of a step on a grid, `width` apart, from above.
+
+    The first is the least there is, log(1 - q): where noise is small, the loss of most outputs
+    without the record.
+    """
+    from scipy.special import log_ndtr, ndtri
+
+    sigma, rate, count = step
+    reach = -float(ndtri(unlikely / 2))
+    farthest = reach / sigma + 1 / (2 * sigma**2)
+    # losses (n,), and the outputs, over σ, that have them
+    if rate == 1:
+        least = -reach / sigma - 1 / (2 * sigma**2)
+        losses = least + width * np.arange(_length((farthest - least) / width))
+        places = sigma * losses + 1 / (2 * sigma)
+    else:
+        odds = math.log(rate) - math.log1p(-rate)
+        top = float(np.logaddexp(0, odds + farthest))
+        rises = width * np.arange(_length(top / width))
+        exponents = rises + np.log(-np.expm1(-rises)) - odds
+        losses, places = math.log1p(-rate) + rises, sigma * exponents + 1 / (2 * sigma)
+    # log-probability of an output above each place: without the record, and where it was drawn
+    if removed:
+        without, taken = log_ndtr(-places), log_ndtr(-(places - 1 / sigma))
+    else:  # the mirror image, so that losses rise again
+        losses, places = -losses[::-1], -places[::-1]
+        without, taken = log_ndtr(-places), log_ndtr(-(places + 1 / sigma))
+    mixed = taken
+    if rate < 1:
+        mixed = np.logaddexp(math.log1p(-rate) + without, math.log(rate) + taken)
+    likely, other = (mixed, without) if removed else (without, mixed)
+    masses = _dots(losses, width, likely, other)
+    return _Losses(float(losses[0]), masses, math.exp(likely[-1]), count)
+
+
+def _dots(losses: Array, width: float, likely: Array, other: Array) -> Array:
+    """Return the mass (n,) at each loss, of outputs that are more likely the higher it is.
+
+    Args:
+        losses: (n,) l.
+        width: between them.
+        likely: (n,) log-probability of an output of loss above l, in the case that is likely.
+        other: (n,) the same in the other case.
+    """
+    beyond, weighed = np.exp(likely), np.exp(losses[:-1] + other[:-1])
+    cells = np.maximum(beyond[:-1] - beyond[1:], 0)
+    others = weighed - np.exp(losses[:-1] + other[1:])
+    rounding = _FLOAT * (beyond[:-1] + (1 + np.abs(losses[:-1])) * weighed)
+    higher = np.clip((cells - others + rounding) / -math.expm1(-width), 0, cells)
+    masses = np.append(cells - higher, 0) + np.append(0, higher)
+    masses[0] += 1 - beyond[0]
+    return masses
+
+
+def _length(points: float) -> int:
+    """Return this number of points and one or two more, if that is not far too many."""
+    if not points < 4 * _POINTS:
+        raise ValueError("the grid is too large")
+    return max(0, math.ceil(points)) + 2
+
+
 # -- one Gaussian release: δ, ε and σ of each other, exact -----------------------------------------
 
 
@@ -217,20 +390,18 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     """Return δ(ε) of one Gaussian release, `mu` being sensitivity over noise.
 
     Balle and Wang 2018, theorem 8: Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ). Both terms are computed from
-    logarithms, so that a large ε overflows nothing.
+    logarithms, so a large ε does not overflow.
     """
     from scipy.special import log_ndtr
 
-    inside = math.exp(log_ndtr(mu / 2 - epsilon / mu))
-    return inside - math.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+    near, far = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    return math.exp(log_ndtr(near)) - math.exp(epsilon + log_ndtr(far))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return ε(δ) of one Gaussian release, 0 where δ alone covers it.
+    """Return ε(δ) of one Gaussian release, `mu` being sensitivity over noise.
 
-    Args:
-        mu: sensitivity over noise.
-        delta: δ.
+    The result is 0 where δ alone covers it.
     """
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
@@ -246,7 +417,7 @@ def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
     >>> round(gaussian_noise_multiplier(1.0, 1e-5), 3)
     3.731
     """
-    if not (math.isfinite(epsilon) and epsilon > 0 and 0 < delta < 1):
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise ValueError("epsilon must be finite and above 0, delta between 0 and 1")
     return _smallest(lambda sigma: gaussian_delta(1 / sigma, epsilon) <= delta)
 
@@ -275,12 +446,12 @@ def calibrate_noise_multiplier(
     steps: int,
     others: Sequence[Event] = (),
 ) -> float:
-    """Return the smallest σ (to 0.1 %, on the safe side) that keeps all events within the target.
+    """Return the smallest σ that keeps all events within the target, to 0.1 %, on the safe side.
 
     Args:
         target_epsilon: ε of everything, `others` included.
         target_delta: δ of the same.
-        sample_rate: q of the subsampled Gaussian whose σ is sought.
+        sample_rate: q of the subsampled Gaussian with the σ in question.
         steps: its steps.
         others: what else is released.
 
@@ -344,7 +515,8 @@ def group_bound(epsilon: float, delta: float, size: int) -> tuple[float, float]:
     >>> group_bound(9.0, 1e-5, 10)
     (90.0, 1.0)
     """
-    _require_size(size)
+    if size < 1:
+        raise ValueError(f"a group has at least one record, not {size}")
     if math.isinf(epsilon):
         return math.inf, 1.0
     steps = math.exp(min(_log_geometric_sum(epsilon, size), _LARGEST))
@@ -364,9 +536,9 @@ def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
 
     Guarantee: whoever sees the output of every event sees an (ε, δ)-differentially private function
     of the records, for adding or removing any γ records at once. No event: 0. Any access without
-    noise: ∞. One record: `epsilon`. It is the smaller of two upper bounds: subsampling ignored, a
-    group moves each sum by at most γ times what a record does; and `group_bound` of ε at a δ of one
-    record so small that the group's is the wanted one.
+    noise: ∞. One record: `epsilon`. It is the smaller of two upper bounds. With subsampling
+    ignored, a group moves each sum by at most γ times what a record does. The other is
+    `group_bound` of ε, at a δ of one record so small that the group's is the wanted one.
 
     Args:
         events: what was spent; `IndividualGaussian` counts as for records of weight 0.
@@ -380,14 +552,14 @@ def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
     >>> group_epsilon([NonPrivateAccess("tuning")], 1e-5, 2)
     inf
     """
-    _require_size(size)
-    spent = epsilon(events, delta)
-    if size == 1 or not events or math.isinf(spent):
+    if size < 1:
+        raise ValueError(f"a group has at least one record, not {size}")
+    spent, steps = epsilon(events, delta), _steps(events)
+    if size == 1 or not steps:  # no event, or one that no ε covers
         return spent
-    steps = [step for event in events if (step := _step(event)) is not None]
     mu = math.sqrt(sum(count / sigma**2 for sigma, _, count in steps))
     plain = gaussian_epsilon(size * mu, delta)
-    alone = delta / size  # δ of one record; it shrinks until it spreads to no more than `delta`
+    alone = delta / size  # δ of one record; it shrinks until it spreads to at most `delta`
     while alone > _SMALLEST_DELTA:
         spent = epsilon(events, alone)
         most = math.exp(math.log(delta) - _log_geometric_sum(spent, size))
@@ -404,11 +576,6 @@ def says_something(epsilon: float, delta: float) -> bool:
     (True, False, False)
     """
     return epsilon + math.log(delta) < 0
-
-
-def _require_size(size: int) -> None:
-    if size < 1:
-        raise ValueError(f"a group has at least one record, not {size}")
 
 
 # -- numbers of a guarantee in digits: no stated ε or δ is below the computed ----------------------

@@ -17,19 +17,26 @@ MOST_STEPS = 2**53
 LABEL_COUNTS, TOKEN_MARGINALS, TEACHER = "label counts", "token marginals", "teacher"
 
 
+def _require(name: str, value: Any, least: float, most: float, said: str) -> None:
+    """Refuse what is no number in a range, or no whole number where both ends are whole."""
+    kind = int if isinstance(most, int) else int | float
+    if isinstance(value, bool) or not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {'whole ' if kind is int else ''}number")
+    if not least <= value <= most:
+        raise ValueError(f"{name} must be {said}, not {value}")
+
+
 def _require_multiplier(value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("noise_multiplier must be a number")
-    if not SMALLEST <= value <= LARGEST:
-        raise ValueError(
-            f"noise_multiplier must be finite and above 0, from {SMALLEST:g} to {LARGEST:g}, "
-            f"not {value}"
-        )
+    said = f"finite and above 0, from {SMALLEST:g} to {LARGEST:g}"
+    _require("noise_multiplier", value, SMALLEST, LARGEST, said)
 
 
 def _require_text(name: str, value: str) -> None:
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name} must be a text that is not blank")
+
+
+_ABOVE_0 = 5e-324  # the smallest float there is
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class SubsampledGaussian:
         noise_multiplier: σ, the noise's standard deviation over the largest change that adding or
             removing one record can make (L2).
         sample_rate: q, the probability with which each record enters a step, by itself.
-        steps: how many such sums were released.
+        steps: number of such sums that were released.
     """
 
     noise_multiplier: float
@@ -50,14 +57,8 @@ class SubsampledGaussian:
     def __post_init__(self) -> None:
         """Refuse values that name no mechanism."""
         _require_multiplier(self.noise_multiplier)
-        if isinstance(self.sample_rate, bool) or not isinstance(self.sample_rate, int | float):
-            raise ValueError("sample_rate must be a number")
-        if not 0 < self.sample_rate <= 1:
-            raise ValueError(f"sample_rate must lie above 0 and be at most 1: {self.sample_rate}")
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int):
-            raise ValueError("steps must be a whole number")
-        if not 1 <= self.steps <= MOST_STEPS:
-            raise ValueError(f"steps must be a whole number of at least 1, not {self.steps}")
+        _require("sample_rate", self.sample_rate, _ABOVE_0, 1.0, "above 0 and at most 1")
+        _require("steps", self.steps, 1, MOST_STEPS, "a whole number of at least 1")
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,12 @@ class IndividualGaussian:
 
     The privacy weight ρ in [0, 1] is a fixed public function of the record alone. A record of
     weight ρ moves each sum by at most c(ρ) = 1 - ρ (1 - `least_share`) times the largest change
-    that any record can make, so that its own noise multiplier is σ / c(ρ).
+    that any record can make, so its own noise multiplier is σ / c(ρ).
 
     Args:
         noise_multiplier: σ over the largest change, that of records of weight 0.
         sample_rate: q, the same for all records.
-        steps: how many such sums were released.
+        steps: number of such sums that were released.
         least_share: c(1), above 0 and at most 1.
     """
 
@@ -83,13 +84,11 @@ class IndividualGaussian:
     def __post_init__(self) -> None:
         """Refuse values that name no mechanism."""
         self.at(0.0)
-        share = self.least_share
-        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-            raise ValueError(f"least_share must lie above 0 and be at most 1, not {share}")
+        _require("least_share", self.least_share, _ABOVE_0, 1.0, "above 0 and at most 1")
         self.at(1.0)
 
     def share(self, weight: float) -> float:
-        """c(ρ) of a record of this privacy weight.
+        """Return c(ρ) of a record of this privacy weight.
 
         >>> IndividualGaussian(1.0, 0.1, 5, 0.5).share(0.5)
         0.75
@@ -99,7 +98,7 @@ class IndividualGaussian:
         return 1.0 - weight * (1.0 - self.least_share)
 
     def at(self, weight: float) -> SubsampledGaussian:
-        """What was released, as far as a record of this privacy weight is concerned."""
+        """Return what was released, from the view of a record of this privacy weight."""
         multiplier = self.noise_multiplier
         if weight:
             multiplier = multiplier / self.share(weight)

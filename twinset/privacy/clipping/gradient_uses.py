@@ -1,8 +1,8 @@
 """What one use of a parameter contributes to its gradient, for each unit or in a weighted sum.
 
 A parameter's gradient is the sum over its uses. GPT-2 uses its token table twice, as embedding and
-as output layer, so a norm is that of the sum of both; `engine` sees to that. `output_head` has the
-output layer's use; here are all others, the memory that they share, and the geometry.
+as output layer, so a norm is that of the sum of both. `engine` sees to that. `output_head` has the
+output layer's use. Here are all others, the memory that they share, and the geometry.
 
 Of a weight matrix, unit i's gradient is Gᵢ = LᵢᵀRᵢ over its S tokens. Its norm needs only Gram
 matrices, ‖Gᵢ‖² = Σ (LᵢLᵢᵀ ∘ RᵢRᵢᵀ) (Goodfellow 2015 for one token, Li et al. 2022 for sequences),
@@ -19,14 +19,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# Gram matrices cost 2·S²(m+n) operations a unit beside the sum's 2·S·m·n. A formed gradient costs
-# 2·S·m·n and m·n numbers written and read twice, but its sum is then a pass over memory. On a CPU
-# the second is cheaper once S(m+n)/(mn) reaches this, provided that its memory is not fresh.
+# Gram matrices cost 2·S²(m+n) operations a unit, and the sum 2·S·m·n. A formed gradient costs
+# 2·S·m·n, and m·n numbers are written and read twice, but its sum is then a pass over memory. On a
+# CPU the second is cheaper once S(m+n)/(mn) reaches this, provided that its memory is not fresh.
 FORM_FROM = 0.25
 FORM_ANYWAY = 1.0  # here forming is cheaper even where the gradient cannot be kept
 
-# A Gram norm adds numbers as large as ‖L‖²‖R‖² and leaves ‖G‖². Where the ratio of these exceeds
-# this share of 1 / machine epsilon, rounding may show in the fifth digit, and G is formed.
+# A Gram norm adds numbers as large as ‖L‖²‖R‖² and leaves ‖G‖². If the ratio of these exceeds this
+# share of 1 / machine epsilon, rounding may show in the fifth digit, and G is formed.
 CANCELLATION = 1e-4
 
 
@@ -44,16 +44,11 @@ class UnitWeights:
 
     @classmethod
     def of(cls, weights: Tensor) -> UnitWeights:
-        """Look once which of the weights (B,) are zero: a GPU is waited for at each look."""
+        """Find out once which of the weights (B,) are zero, since each look waits for a GPU."""
         kept = weights.nonzero().squeeze(1)
         return cls(weights, None if len(kept) == len(weights) else kept)
 
-    @property
-    def any_present(self) -> bool:
-        """Whether one is not zero."""
-        return self.kept is None or len(self.kept) > 0
-
-    def from_kept_activations(self, *parts: Tensor) -> tuple[Tensor, ...]:
+    def select(self, *parts: Tensor) -> tuple[Tensor, ...]:
         """Return what belongs to the units whose weight is not zero, and these weights."""
         all_parts = (*parts, self.values)
         return all_parts if self.kept is None else tuple(x[self.kept] for x in all_parts)
@@ -99,8 +94,8 @@ def squares(gradients: Tensor) -> Tensor:
 class Workspace:
     """Named buffers that grow and are never given back, and a budget for what outlives a layer.
 
-    Fresh pages cost more than the arithmetic done on them: a gradient buffer taken anew for every
-    physical batch made the step up to 88 % slower on a CPU.
+    Fresh pages cost more than the arithmetic done on them. With a new gradient buffer for every
+    physical batch, the step was up to 88 % slower on a CPU.
 
     Args:
         budget: bytes that formed gradients and residuals of one physical batch may occupy.
@@ -115,12 +110,7 @@ class Workspace:
         self._left = self._budget
 
     def reserve(self, numbers: int, dtype: torch.dtype) -> bool:
-        """Return whether so many numbers may be kept until the end of this physical batch.
-
-        Args:
-            numbers: how many.
-            dtype: their format.
-        """
+        """Return whether that many numbers may be kept until the end of this physical batch."""
         wanted = numbers * dtype.itemsize
         if wanted > self._left:
             return False
@@ -147,10 +137,9 @@ class Workspace:
 class Scale:
     """s = rows ⊗ columns of a parameter (m, n); a vector (n,) has columns only. `None`: ones.
 
-    A policy that wants less noise in some directions than in others may not simply draw less there:
-    in those directions a unit would show. It may clip g / s instead of g, add the same noise
-    everywhere, and multiply the result by s. s is kept factored, so that norms still need no
-    per-unit gradients.
+    A policy that wants less noise in some directions may not simply draw less there, since a unit
+    would show in those directions. It may clip g / s instead of g, add the same noise everywhere,
+    and multiply the result by s. s is kept factored, so norms still need no per-unit gradients.
 
     Args:
         columns: (n,) positive and finite.
@@ -164,7 +153,7 @@ class Scale:
     rows: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a scale in which some direction would be clipped to nothing, or not at all."""
+        """Refuse a scale that clips some direction to nothing, or not at all."""
         for factor in (self.columns, self.rows):
             if factor is not None and not bool((factor.isfinite() & (factor > 0)).all()):
                 raise ValueError("every scale must be positive and finite")
@@ -233,19 +222,9 @@ class FormedUse:
 
     def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
         """See `ParameterUse`."""
-        gradients, own = weights.from_kept_activations(self.gradients)
+        gradients, own = weights.select(self.gradients)
         columns = gradients.reshape(len(gradients), total.numel()).t()
         total.view(-1).addmv_(columns, own.to(total.dtype), beta=beta)
-
-
-def bias_use(b: Tensor) -> FormedUse:
-    """Any added bias, of a layer with output gradient b (B, S, p)."""
-    return FormedUse(b.sum(1, dtype=accumulation_dtype(b)))
-
-
-def scale_use(normalised: Tensor, b: Tensor) -> FormedUse:
-    """Scale of a layer or RMS normalisation with normalised input and output gradient (B, S, p)."""
-    return FormedUse((normalised * b).sum(1, dtype=accumulation_dtype(normalised, b)))
 
 
 @dataclass(frozen=True)
@@ -281,13 +260,13 @@ class EmbeddingUse:
         """See `ParameterUse`."""
         if not beta:
             total.zero_()
-        ids, b, own = weights.from_kept_activations(self.ids, self.b)
+        ids, b, own = weights.select(self.ids, self.b)
         b = b * own.to(total.dtype)[:, None, None]
         total.index_add_(0, ids.reshape(-1), b.flatten(0, 1).to(total.dtype))
 
 
 def cancels(squared: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return where ‖G‖², got by Gram matrices, may have lost its digits; a NaN has not: it stays.
+    """Return where ‖G‖², computed by Gram matrices, may have lost its digits. A NaN stays.
 
     Args:
         squared: ‖G‖² as found.
@@ -325,43 +304,33 @@ class MatrixUse:
     workspace: Workspace
 
     def squared_norms(self) -> Tensor:
-        """See `ParameterUse`."""
-        tokens, m, n = self.left.shape[1], self.left.shape[2], self.right.shape[2]
-        if tokens * (m + n) >= FORM_ANYWAY * m * n:
-            return self._formed(range(len(self.left)))
-        squared, size = self._gram()
-        doubtful = cancels(squared, size, self.left.dtype).nonzero().squeeze(1).tolist()
-        if doubtful:
-            squared[doubtful] = self._formed(doubtful)
-        return squared
-
-    def _gram(self) -> tuple[Tensor, Tensor]:
-        """Return (B,) ‖G‖² by Gram matrices, and ‖L‖²‖R‖² that tells how much may cancel."""
-        shape = (len(self.left), self.left.shape[1], self.left.shape[1])
-        ll = self.workspace.take("left gram", shape, self.left)  # (B, S, S)
-        rr = self.workspace.take("right gram", shape, self.left)
-        torch.bmm(self.left, self.left.transpose(1, 2), out=ll)
-        torch.bmm(self.right, self.right.transpose(1, 2), out=rr)
-        traces = (g.diagonal(dim1=1, dim2=2).sum(1, dtype=torch.float64) for g in (ll, rr))
-        size = torch.stack(list(traces)).prod(0)
-        return ll.mul_(rr).sum((1, 2), dtype=torch.float64), size
-
-    def _formed(self, units: list[int] | range) -> Tensor:
-        shape = (1, self.left.shape[2], self.right.shape[2])
-        one = self.workspace.take("one gradient", shape, self.left)
-        found = []
-        for i in units:  # (1, m, S) times (1, S, n), one unit at a time in the same memory
+        """See `ParameterUse`. By Gram matrices where that is quick and does not cancel."""
+        units, tokens, m = self.left.shape
+        n = self.right.shape[2]
+        formed: list[int] | range = range(units)
+        squared = torch.empty(units, dtype=torch.float64, device=self.left.device)
+        if tokens * (m + n) < FORM_ANYWAY * m * n:
+            ll = self.workspace.take("left gram", (units, tokens, tokens), self.left)
+            rr = self.workspace.take("right gram", (units, tokens, tokens), self.left)
+            torch.bmm(self.left, self.left.transpose(1, 2), out=ll)  # (B, S, S)
+            torch.bmm(self.right, self.right.transpose(1, 2), out=rr)
+            traces = (g.diagonal(dim1=1, dim2=2).sum(1, dtype=torch.float64) for g in (ll, rr))
+            size = torch.stack(list(traces)).prod(0)  # (B,) ‖L‖²‖R‖²: how much may cancel
+            squared = ll.mul_(rr).sum((1, 2), dtype=torch.float64)
+            formed = cancels(squared, size, self.left.dtype).nonzero().squeeze(1).tolist()
+        one = self.workspace.take("one gradient", (1, m, n), self.left)
+        for i in formed:  # (1, m, S) times (1, S, n), one unit at a time in the same memory
             left, right = self.left[i : i + 1].transpose(1, 2), self.right[i : i + 1]
-            found.append(squares(torch.bmm(left, right, out=one)))
-        return torch.cat(found)
+            squared[i] = squares(torch.bmm(left, right, out=one))[0]
+        return squared
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
         """See `ParameterUse`."""
         return torch.bmm(self.left[start:stop].transpose(1, 2), self.right[start:stop])
 
     def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
-        """See `ParameterUse`. The factors share memory with other layers': no change in place."""
-        left, right, own = weights.from_kept_activations(self.left, self.right)
+        """See `ParameterUse`. The factors share memory with other layers, so they stay."""
+        left, right, own = weights.select(self.left, self.right)
         per_token = own.to(total.dtype)[:, None, None]
         if left.shape[2] < right.shape[2]:
             out = self.workspace.take("weighted", tuple(left.shape), left)

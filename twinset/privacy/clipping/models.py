@@ -8,9 +8,9 @@ to it in a batch.
 A kernel chooses its blocks by the shape of what it multiplies, and rounds each row accordingly. In
 bfloat16, one record more in a physical batch would change every other's gradient by percents of C,
 which no theorem covers. At a constant shape the arithmetic of each row is the same, wherever it
-stands. So all physical batches of units of one size have one shape (filler makes up what is
-missing), and products over tokens of several units come in pieces of one size. The check holds the
-machine to that, shape by shape.
+stands. So all physical batches of units of one size have one shape, with filler for what is
+missing, and products over tokens of several units come in pieces of one size. The check tests the
+machine for that, shape by shape.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from twinset.privacy.clipping.engine import (
     Execution,
     UnitClipping,
     UnitReport,
+    UnsupportedModule,
     is_out_of_memory,
 )
-from twinset.privacy.clipping.gradient_uses import accumulation_dtype
-from twinset.privacy.clipping.hooks import UnsupportedModule
+from twinset.privacy.clipping.gradient_uses import PLAIN, accumulation_dtype
 from twinset.privacy.clipping.output_head import HeadUse, TokenNLL, piece_of, whole_pieces
 
 UnitLoss = Callable[[Tensor, Tensor], Tensor]
@@ -42,13 +42,13 @@ class Sequences:
     """B units of K sequences, right-padded to T tokens; unit i owns rows i·K … i·K+K-1.
 
     Args:
-        input_ids: (B·K, T) token ids. On the processor, so that where losses stand is known without
-            asking a device; the engine moves them to the model's.
+        input_ids: (B·K, T) token ids. On the processor, so the places of losses are known without
+            asking a device. The engine moves them to the model's.
         loss_mask: (B·K, T) true where a token carries loss (text and end of text, never prompt or
             padding). Column 0 must be false: nothing predicts the first token.
         per_unit: K.
         filler: how many of the units, the last ones, are nobody's. They take part in the products,
-            so that these always have one shape, and in nothing else; see `batch_invariance`.
+            which then always have one shape, and in nothing else.
     """
 
     input_ids: Tensor
@@ -71,7 +71,7 @@ class Sequences:
         return self.input_ids.shape[0] // self.per_unit
 
     def filled(self, units: int) -> Sequences:
-        """Return the same with filler behind, so that there are so many units.
+        """Return the same with filler behind, up to a number of units.
 
         Raises:
             ValueError: there are more already.
@@ -84,23 +84,6 @@ class Sequences:
         mask[:, 1] = True
         ids, mask = torch.cat([self.input_ids, ids]), torch.cat([self.loss_mask, mask])
         return Sequences(ids, mask, self.per_unit, self.filler + more)
-
-    @property
-    def predicting(self) -> Tensor:
-        """(N,) flat indices of the positions whose next token carries loss, row by row."""
-        shifted = torch.zeros_like(self.loss_mask)
-        shifted[:, :-1] = self.loss_mask[:, 1:]
-        return shifted.reshape(-1).nonzero().squeeze(1)
-
-    @property
-    def targets(self) -> Tensor:
-        """(N,) the tokens to be predicted, in the order of `predicting`."""
-        return self.input_ids[self.loss_mask]
-
-    @property
-    def tokens_per_row(self) -> Tensor:
-        """(B·K,) number of tokens with loss."""
-        return self.loss_mask.sum(1)
 
 
 class ClippingEngine(UnitClipping):
@@ -120,11 +103,24 @@ class ClippingEngine(UnitClipping):
 
     def __init__(self, model: nn.Module, max_grad_norm: float, execution: Execution = FAST) -> None:
         unwrap: Any = getattr(model, "get_base_model", None)
-        plain: nn.Module = unwrap() if unwrap else model
-        self._backbone: nn.Module = plain.base_model  # type: ignore[assignment]
-        self._head: nn.Module = plain.get_output_embeddings()  # type: ignore[operator]
+        plain: Any = unwrap() if unwrap else model
+        self._backbone: nn.Module = plain.base_model
+        self._head: Any = plain.get_output_embeddings()
         super().__init__(plain, max_grad_norm, execution, self._head)
-        self._check_head(plain)
+        # The logits must be output layer times last hidden state, and no more.
+        ids = torch.arange(4, device=next(plain.parameters()).device)[None]
+        with torch.no_grad():
+            with execution.casting(ids.device):
+                expected = plain(input_ids=ids, use_cache=False).logits
+                actual = self._hidden_states(ids) @ self._head.weight.t()
+            tolerance = (
+                1e-3 if expected.dtype.itemsize >= 4 else 2e-2
+            )  # relative: they may be small
+            if (actual - expected).double().norm() > tolerance * expected.double().norm():
+                self.close()
+                raise UnsupportedModule(
+                    f"{type(plain).__name__} scales or shifts its logits, which is not supported"
+                )
 
     def add(
         self, sequences: Sequences, unit_loss: UnitLoss, limits: Tensor | None = None
@@ -139,23 +135,28 @@ class ClippingEngine(UnitClipping):
         """
 
         def forward() -> Tensor:
-            # (B, K) mean token losses and (B, K) numbers of tokens with loss
             nll = self._token_losses(sequences)  # (N,)
-            counts = sequences.tokens_per_row  # (B·K,)
+            counts = sequences.loss_mask.sum(1)  # (B·K,) tokens with loss
             row = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
             row, counts = row.to(nll.device), counts.to(nll.device)
             rows = torch.zeros(len(counts), dtype=nll.dtype, device=nll.device)
             means = rows.index_add(0, row, nll) / counts
-            per_unit = (sequences.units, sequences.per_unit)
+            per_unit = (sequences.units, sequences.per_unit)  # (B·K,) → (B, K)
             return unit_loss(means.view(per_unit), counts.view(per_unit))
 
         shape = sequences.input_ids.shape
         return self._clip(sequences.units, shape, forward, limits, sequences.filler)
 
     def _token_losses(self, sequences: Sequences) -> Tensor:
-        predicting, targets = sequences.predicting, sequences.targets  # (N,)
-        piece = piece_of(sequences.input_ids.numel())
-        filled = (0, whole_pieces(len(targets), piece) - len(targets))
+        """Return (N,) losses of the tokens with loss, row by row."""
+        mask, room = sequences.loss_mask, sequences.input_ids.numel()
+        shifted = torch.zeros_like(mask)
+        shifted[:, :-1] = mask[:, 1:]
+        predicting = shifted.reshape(-1).nonzero().squeeze(1)  # (N,) places whose next token counts
+        targets = sequences.input_ids[mask]  # (N,) those tokens
+        tokens = len(targets)
+        filled = (0, whole_pieces(tokens, piece_of(room)) - tokens)
+
         device = self.parameters[0].device
         hidden = self._hidden_states(sequences.input_ids.to(device)).flatten(0, 1)  # (B·K·T, d)
         positions = pad(predicting, filled).to(device)
@@ -163,37 +164,26 @@ class ClippingEngine(UnitClipping):
         if not hidden.requires_grad:  # nothing below the output layer is trained
             hidden = hidden.detach().requires_grad_(True)
         weight, low = self._head.weight, self._execution.autocast
-        assert isinstance(weight, Tensor)
         hidden, used = (x if low is None else x.to(low) for x in (hidden, weight))
-        wanted = pad(targets, filled).to(device)
-        head = self._head_use(sequences, hidden.detach(), wanted, weight, used)
-        losses: Tensor = TokenNLL.apply(hidden, used, head)
-        return losses[: len(targets)]
 
-    def _head_use(
-        self, sequences: Sequences, hidden: Tensor, targets: Tensor, weight: Tensor, used: Tensor
-    ) -> HeadUse:
-        """Return the use of `weight`, which the products see as `used`: cast, perhaps."""
-        trained, units = self._capture.trains(weight), sequences.units
-        per_unit = sequences.tokens_per_row.view(units, -1).sum(1)
-        offsets = [0, *per_unit.cumsum(0).tolist()]
-        embedding = self._model.get_input_embeddings()  # type: ignore[operator]
-        tied = embedding.weight is weight
-        ids = sequences.input_ids.reshape(units, -1).to(hidden.device) if tied else None
-        use = HeadUse(
-            hidden,
+        units = sequences.units
+        per_unit = mask.sum(1).view(units, -1).sum(1)  # (B,) tokens with loss
+        tied = self._model.get_input_embeddings().weight is weight  # type: ignore[operator]
+        head = HeadUse(
+            hidden.detach(),
             used,
-            targets,
-            offsets,
-            self._workspace,
-            trained,
-            sequences.input_ids.numel(),
-            ids,
-            self._capture.scale_of(weight),
+            targets=pad(targets, filled).to(device),
+            offsets=[0, *per_unit.cumsum(0).tolist()],
+            workspace=self._workspace,
+            trained=id(weight) in self._capture.trained,
+            room=room,
+            ids=sequences.input_ids.reshape(units, -1).to(device) if tied else None,
+            scale=self._capture.scales.get(id(weight), PLAIN),
         )
-        if trained:
-            self._capture.uses[id(weight)].append(use)
-        return use
+        if head.trained:
+            self._capture.uses[id(weight)].append(head)
+        losses: Tensor = TokenNLL.apply(hidden, used, head)
+        return losses[:tokens]
 
     def _hidden_states(self, ids: Tensor) -> Tensor:
         """(R, T) → (R, T, d). Right padding needs no mask: causal attention never looks ahead."""
@@ -202,19 +192,6 @@ class ClippingEngine(UnitClipping):
             output = self._backbone(input_ids=ids, position_ids=positions, use_cache=False)
         hidden: Tensor = output.last_hidden_state
         return hidden
-
-    @torch.no_grad()
-    def _check_head(self, model: nn.Module) -> None:
-        """Refuse a model whose logits are more than output layer times last hidden state."""
-        ids = torch.arange(4, device=next(model.parameters()).device)[None]
-        with self._execution.casting(ids.device):
-            expected = model(input_ids=ids, use_cache=False).logits
-            actual = self._hidden_states(ids) @ self._head.weight.t()  # type: ignore[operator]
-        tolerance = 1e-3 if expected.dtype.itemsize >= 4 else 2e-2  # relative: logits may be small
-        if (actual - expected).double().norm() > tolerance * expected.double().norm():
-            self.close()
-            name = type(model).__name__
-            raise UnsupportedModule(f"{name} scales or shifts its logits, which is not supported")
 
 
 @dataclass(frozen=True)
@@ -286,6 +263,8 @@ class ClassifierClipping(UnitClipping):
         return self._clip(rows.units, rows.input_ids.shape, forward, limits)
 
 
+# -- whether units keep apart ----------------------------------------------------------------------
+
 SUM_ROUNDING = 1e-4  # of C: sums are float32, and their order is the batch's
 LITTLE = 1e-9  # of C: what others may add where one unit's part of the sum is looked at
 
@@ -301,35 +280,31 @@ class BatchShape(NamedTuple):
 def batch_interference(
     engine: ClippingEngine, vocabulary: int, shapes: Sequence[BatchShape]
 ) -> float:
-    """Return by how much others changed a unit's gradient, of C, at worst; 0 is not by a bit.
+    """Return the largest change of a unit's gradient by others, over C; 0 means not by a bit.
 
-    Each shape is computed twice: the second time the units stand elsewhere, a third of them are
-    others, and a third filler.
+    Each shape is computed twice. The second time the units stand elsewhere, a third of them are
+    others, and a third filler. Where memory is short, a shape is what a run then makes of it: half
+    the units.
 
     Args:
         engine: over the model as it is to be trained, in its precision. Its sums are left at zero.
         vocabulary: number of token ids that may be drawn.
         shapes: that physical batches will have.
     """
-    generator = torch.Generator().manual_seed(0)
-    found = [_that_fits(engine, vocabulary, shape, generator) for shape in shapes]
+    generator, found = torch.Generator().manual_seed(0), [0.0]
+    for shape in shapes:
+        while True:
+            try:
+                found.append(_interference(engine, vocabulary, shape, generator))
+                break
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                if shape.units == 1 and not engine.checkpoint_layers():
+                    raise
+            shape = shape._replace(units=max(1, shape.units // 2))
     engine.zero()
-    return max(found, default=0.0)
-
-
-def _that_fits(
-    engine: ClippingEngine, vocabulary: int, shape: BatchShape, generator: torch.Generator
-) -> float:
-    """Look at a shape, or where memory is short at what a run then makes of it: half the units."""
-    while True:
-        try:
-            return _interference(engine, vocabulary, shape, generator)
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            if shape.units == 1 and not engine.checkpoint_layers():
-                raise
-        shape = shape._replace(units=max(1, shape.units // 2))
+    return torch.tensor(found, dtype=torch.float64).max().item()  # of a NaN that is NaN, no 0
 
 
 def _interference(
@@ -337,30 +312,24 @@ def _interference(
 ) -> float:
     units, per_unit, tokens = shape
     ids = torch.randint(vocabulary, (2 * units, per_unit, tokens), generator=generator)
-    filler = units // 3
-    order = torch.randperm(units, generator=generator)[: units - filler]  # who stays, and where
+    order = torch.randperm(units, generator=generator)[: units - units // 3]  # who stays, and where
     others = order[: units // 3]  # whose place a stranger takes
     second = torch.where(torch.isin(order, others), order + units, order)
-    one = int(order[-1])  # stays, so its part of the sum does
-    norms, part = _clipped(engine, ids[:units], one, shape)
-    again, part_again = _clipped(engine, ids[second], len(order) - 1, shape)
+
+    def clipped(ids: Tensor, one: int) -> tuple[Tensor, Tensor]:
+        """Return (B,) norms, and the sum to which all units but one add next to nothing."""
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask[:, :, : max(1, tokens // 4)] = False  # as behind a prompt
+        limits = torch.full((len(ids),), LITTLE * engine.max_grad_norm)
+        limits[one] = engine.max_grad_norm
+        engine.zero()
+        batch = Sequences(ids.flatten(0, 1), mask.flatten(0, 1), per_unit).filled(units)
+        report = engine.add(batch, lambda means, counts: means.sum(1), limits)
+        return report.norms.cpu(), torch.cat([total.flatten().double() for total in engine.sums])
+
+    norms, part = clipped(ids[:units], int(order[-1]))  # one that stays, so its part does
+    again, part_again = clipped(ids[second], len(order) - 1)
     stays = second < units
-    norms, again = norms.cpu(), again.cpu()
     worst = (norms[order[stays]] - again[stays]).abs().max() / engine.max_grad_norm
     moved = float((part - part_again).norm()) / engine.max_grad_norm
     return max(float(worst), moved if moved > SUM_ROUNDING else 0.0)
-
-
-def _clipped(
-    engine: ClippingEngine, ids: Tensor, one: int, shape: BatchShape
-) -> tuple[Tensor, Tensor]:
-    """Return (B,) norms, and the sum to which all units but one add next to nothing."""
-    mask = torch.ones_like(ids, dtype=torch.bool)
-    mask[:, :, : max(1, shape.tokens // 4)] = False  # as behind a prompt
-    limits = torch.full((len(ids),), LITTLE * engine.max_grad_norm)
-    limits[one] = engine.max_grad_norm
-    engine.zero()
-    rows, mask = (x.flatten(0, 1) for x in (ids, mask))
-    batch = Sequences(rows, mask, shape.per_unit).filled(shape.units)
-    report = engine.add(batch, lambda means, counts: means.sum(1), limits)
-    return report.norms, torch.cat([total.flatten().double() for total in engine.sums])

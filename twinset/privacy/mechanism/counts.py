@@ -1,20 +1,20 @@
 """Noisy counts: records of each label combination, texts with a token or of a length.
 
-`release_label_counts` counts labels, and `without_negatives` and `proportional_rows` make rows'
-proportions of them. `release_token_marginals` counts, for each label value, texts that have a token
-(`TokenWeights`) and texts of a length (`LengthBins`), all at once.
+`release_label_counts` counts labels. `without_negatives` and `proportional_rows` turn the counts
+into proportions of rows. `release_token_marginals` counts, for each label value, the texts that
+have a token (`TokenWeights`) and the texts of a length (`LengthBins`), all at once.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from twinset.privacy.mechanism.vector_sum import VectorSum
 def on_simplex(counts: np.ndarray) -> np.ndarray:
     """Return the shares (B,), 0 or more and together 1, nearest to those of noisy counts (B,).
 
-    Of counts of 0 and less in all, equal shares (Duchi et al. 2008).
+    If all counts together are 0 or less, the shares are equal (Duchi et al. 2008).
 
     >>> on_simplex(np.array([60.0, 50.0, -10.0])).round(2)
     array([0.55, 0.45, 0.  ])
@@ -55,13 +55,13 @@ def release_label_counts(
 ) -> tuple[tuple[int, ...], GaussianRelease]:
     """Count the records of every public combination, and add N(0, σ²m²) to each count.
 
-    They are whole numbers, below 0 too: `without_negatives` makes rows' proportions of them.
+    They are whole numbers, also below 0. `without_negatives` makes proportions of rows from them.
 
     Guarantee: adding or removing one unit of at most m of the records that are counted changes the
-    counts by at most m in L2 norm (if all have one label), so that this is one Gaussian release
-    of multiplier σ, as computed: what leaves is the whole number nearest to count + σm · Z for a
+    counts by at most m in L2 norm (if all have one label), so this is one Gaussian release of
+    multiplier σ, as computed: the output is the whole number nearest to count + σm · Z for a
     real Gaussian Z (`noise`), and no other bit of it. Combinations that no record has get
-    noise too; leaving them out would reveal them. The set of combinations itself is taken as
+    noise too. Leaving them out would reveal them. The set of combinations itself is taken as
     public.
 
     Args:
@@ -93,10 +93,10 @@ def release_label_counts(
 
 
 def without_negatives(noisy_counts: Sequence[int]) -> tuple[int, ...]:
-    """Return whole numbers, 0 or more and as many in all, nearest to noisy counts.
+    """Return whole numbers, 0 or more and with the same total, nearest to noisy counts.
 
-    Were those below 0 set to 0 alone, combinations that no record has would have, in the mean, more
-    than none, and others less than their share. Of 0 and less in all, each is 1.
+    If only the negative counts were set to 0, combinations without records would get more than
+    nothing on average, and others less than their share. If the total is 0 or less, each is 1.
 
     Guarantee: post-processing of counts already released.
 
@@ -132,6 +132,8 @@ def proportional_rows(noisy_counts: Sequence[float], rows: int) -> tuple[int, ..
     return tuple(shares)
 
 
+# -- what is counted of a text ---------------------------------------------------------------------
+
 SHORTEST, BINS = 4, 14  # tokens at which the second bin begins; bins of texts that end
 
 
@@ -141,7 +143,7 @@ class LengthBins:
 
     Args:
         longest: tokens that are kept of a text; public.
-        end: id of the token that a text ends with which was kept whole.
+        end: id of the token that ends a text that was kept whole.
     """
 
     longest: int
@@ -167,8 +169,7 @@ class LengthBins:
         >>> [bins.of(text) for text in ([0], [7] * 12 + [0], [7] * 64)]
         [0, 6, 14]
         """
-        ends = len(ids) > 0 and ids[-1] == self.end
-        if not ends:
+        if not len(ids) or ids[-1] != self.end:
             return len(self) - 1
         last_whole = max(0, len(self) - 2)
         return min(last_whole, int(np.searchsorted(self.edges, max(1, len(ids) - 1), "right")) - 1)
@@ -193,8 +194,8 @@ class LengthBins:
         return int(rng.integers(self.edges[number], self.edges[number + 1]))
 
 
-COMMON = 0.01  # share of texts; a token of more is counted for less, as its count is known anyway
-RARE = 0.003  # one of less, as no noise that can be afforded would leave its count readable
+COMMON = 0.01  # share of texts; a more common token counts for less, as its count is known anyway
+RARE = 0.003  # a rarer one counts for less, as no affordable noise would leave its count readable
 LEAST = 0.25  # of a rare one: private texts may have it more often than a model expects
 
 
@@ -214,7 +215,7 @@ class TokenWeights:
 
     @classmethod
     def equal(cls, vocabulary: int, end: int) -> TokenWeights:
-        """Return weights of 1, of texts of any length: of counts without noise.
+        """Return weights of 1, for texts of any length and counts without noise.
 
         >>> TokenWeights.equal(4, end=0).of([3, 1, 3, 0])
         (array([1, 3]), 1.0)
@@ -247,6 +248,13 @@ class TokenWeights:
         length = float(np.square(self.weights[found]).sum()) ** 0.5
         return found, min(1.0, self.bound / max(length, 1e-300))
 
+    def divide(self, numbers: np.ndarray, uncounted: float) -> np.ndarray:
+        """Return numbers (…, V) over the weights; `uncounted` for tokens that are not counted."""
+        found = np.full_like(numbers, uncounted)
+        return np.divide(numbers, self.weights, out=found, where=self.weights > 0)
+
+
+# -- how often it was counted ----------------------------------------------------------------------
 
 COUNTS, LENGTHS = "", "lengths-"  # names of arrays in a file, before an attribute's number
 LENGTH_WEIGHT = 1.0  # what a text's length counts for, beside tokens of at most as much
@@ -262,7 +270,7 @@ class TokenMarginals:
         units: how many were counted, taken as public.
         weights: what each token counted.
         lengths: for each attribute (K, B) texts with a label value and a length, with noise of
-            `deviation`; none: lengths were not counted.
+            `deviation`; empty if lengths were not counted.
     """
 
     counts: Sequence[np.ndarray]
@@ -274,7 +282,8 @@ class TokenMarginals:
     @property
     def noise(self) -> np.ndarray:
         """Standard deviation (V,) of the noise on each token's counts; inf: it is not counted."""
-        return _over(np.full(len(self.weights.weights), self.deviation), self.weights, np.inf)
+        alike = np.full(len(self.weights.weights), self.deviation)
+        return self.weights.divide(alike, uncounted=np.inf)
 
     def save(self, path: Path) -> None:
         """Write what was released, exactly."""
@@ -293,15 +302,12 @@ class TokenMarginals:
     def load(cls, path: Path) -> TokenMarginals:
         """Read what `save` wrote."""
         with np.load(path, allow_pickle=False) as kept:
+            counts, lengths = (
+                [kept[f"{kind}{i}"] for i in range(len(kept.files)) if f"{kind}{i}" in kept.files]
+                for kind in (COUNTS, LENGTHS)
+            )
             weights = TokenWeights(kept["weights"], float(kept["bound"]))
-            deviation, units = float(kept["deviation"]), int(kept["units"])
-            return cls(_series(kept, COUNTS), deviation, units, weights, _series(kept, LENGTHS))
-
-
-def _series(kept: Any, kind: str) -> list[np.ndarray]:
-    """Return the arrays of a kind, by their numbers."""
-    names = [f"{kind}{number}" for number in range(len(kept.files))]
-    return [kept[name] for name in names if name in kept.files]
+            return cls(counts, float(kept["deviation"]), int(kept["units"]), weights, lengths)
 
 
 Text = tuple[Sequence[int], Sequence[int]]  # token ids, and the number of each attribute's value
@@ -317,12 +323,12 @@ def release_token_marginals(
 ) -> tuple[TokenMarginals, GaussianRelease | None]:
     """Count, for each attribute, the texts (K, V) that have a label value and a token, with noise.
 
-    And, in the same release, those (K, B) that have a label value and a length.
+    The same release counts the texts (K, B) that have a label value and a length.
 
     Guarantee: one Gaussian release of multiplier σ (`VectorSum`), for adding or removing one unit.
-    A unit adds the mean of its texts' vectors, whose tokens count as much as their weights; counts
-    are divided by these afterwards. Sets of tokens, label values and bins, and the weights, are
-    public.
+    A unit adds the mean of its texts' vectors, in which tokens count as much as their weights.
+    Counts are divided by these afterwards. Sets of tokens, label values and bins, and the weights,
+    are public.
 
     Args:
         units: the texts of each unit, at least one.
@@ -332,79 +338,35 @@ def release_token_marginals(
         randomness: its noise streams are used.
         bins: of lengths, B; None: they are not counted.
     """
-    layout = _Layout.of(values, weights, bins)
+    # One vector holds the tokens of one attribute after another, (K, V) each, and then the lengths
+    # of one attribute after another, (K, B) each.
+    shapes = [(count, len(weights.weights)) for count in values]
+    shapes += [(count, len(bins)) for count in values] if bins else []
+    offsets = np.cumsum([0, *(rows * columns for rows, columns in shapes)])
+    # The longest that a text's vector may be: of all attributes together.
+    squared = weights.bound**2 + (LENGTH_WEIGHT**2 if bins else 0.0)
+    longest = float((len(values) * squared) ** 0.5)
+
     event = GaussianRelease(noise_multiplier, TOKEN_MARGINALS) if noise_multiplier else None
-    total, number = VectorSum(layout.size), 0
+    total, number = VectorSum(int(offsets[-1])), 0
     for texts in units:
         number += 1
-        parts = [part for text in texts for part in layout.places(text)]
-        places, where = np.unique(np.concatenate([p for p, _ in parts]), return_inverse=True)
-        added = np.bincount(where, np.concatenate([a for _, a in parts]), len(places))
-        total.add_at(places, added / (layout.longest * len(texts)))
-    noisy = total.release(noise_multiplier, randomness) * layout.longest
-    counts, lengths = layout.tables(noisy)
-    deviation = noise_multiplier * layout.longest
-    return TokenMarginals(counts, deviation, number, weights, lengths), event
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Where a vector has which count: tokens of one attribute after another, then lengths.
-
-    Args:
-        shapes: (K, V) of each attribute, then (K, B) where lengths are counted.
-        offsets: of each of these, and the vector's size.
-        weights: of tokens.
-        bins: of lengths.
-    """
-
-    shapes: Sequence[tuple[int, int]]
-    offsets: np.ndarray
-    weights: TokenWeights
-    bins: LengthBins | None
-
-    @classmethod
-    def of(cls, values: Sequence[int], weights: TokenWeights, bins: LengthBins | None) -> _Layout:
-        shapes = [(count, len(weights.weights)) for count in values]
-        shapes += [(count, len(bins)) for count in values] if bins else []
-        offsets = np.cumsum([0, *(rows * columns for rows, columns in shapes)])
-        return cls(shapes, offsets, weights, bins)
-
-    @property
-    def size(self) -> int:
-        return int(self.offsets[-1])
-
-    @property
-    def attributes(self) -> int:
-        return len(self.shapes) // (2 if self.bins else 1)
-
-    @property
-    def longest(self) -> float:
-        """The longest that a text's vector may be: of all attributes together."""
-        squared = self.weights.bound**2 + (LENGTH_WEIGHT**2 if self.bins else 0.0)
-        return float((self.attributes * squared) ** 0.5)
-
-    def places(self, text: Text) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield for each attribute the places of a text's tokens and length, and what is added."""
-        ids, numbers = text
-        tokens, share = self.weights.of(ids)
-        for offset, (_, columns), value in zip(self.offsets, self.shapes, numbers, strict=False):
-            yield offset + value * columns + tokens, share * self.weights.weights[tokens]
-        if self.bins:
-            offsets, own = self.offsets[self.attributes :], self.bins.of(ids)
-            for offset, value in zip(offsets, numbers, strict=False):
-                place = offset + value * len(self.bins) + own
-                yield np.array([place]), np.array([LENGTH_WEIGHT])
-
-    def tables(self, noisy: np.ndarray) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return what was counted of tokens and of lengths, out of a vector of all of it."""
-        parts = np.split(noisy, self.offsets[1:-1])
-        tables = [part.reshape(shape) for part, shape in zip(parts, self.shapes, strict=True)]
-        counts = [_over(each, self.weights, 0.0) for each in tables[: self.attributes]]
-        return counts, [each / LENGTH_WEIGHT for each in tables[self.attributes :]]
-
-
-def _over(numbers: np.ndarray, weights: TokenWeights, uncounted: float) -> np.ndarray:
-    """Return numbers (..., V) divided by weights, and what stands for tokens without weight."""
-    found = np.full_like(numbers, uncounted)
-    return np.divide(numbers, weights.weights, out=found, where=weights.weights > 0)
+        parts: list[tuple[np.ndarray, np.ndarray]] = []  # places in the vector, what is added there
+        for ids, own in texts:
+            tokens, share = weights.of(ids)
+            starts = zip(offsets, shapes, own, strict=False)  # of each attribute's own value
+            rows = [offset + value * columns for offset, (_, columns), value in starts]
+            parts += [(row + tokens, share * weights.weights[tokens]) for row in rows]
+            if bins:
+                first = zip(offsets[len(values) :], own, strict=False)
+                found = [offset + value * len(bins) + bins.of(ids) for offset, value in first]
+                parts += [(np.array([place]), np.array([LENGTH_WEIGHT])) for place in found]
+        places, inverse = np.unique(np.concatenate([p for p, _ in parts]), return_inverse=True)
+        added = np.bincount(inverse, np.concatenate([a for _, a in parts]), len(places))
+        total.add_at(places, added / (longest * len(texts)))
+    noisy = total.release(noise_multiplier, randomness) * longest
+    flat = np.split(noisy, offsets[1:-1])
+    tables = [part.reshape(shape) for part, shape in zip(flat, shapes, strict=True)]
+    counts = [weights.divide(table, uncounted=0.0) for table in tables[: len(values)]]
+    lengths = [table / LENGTH_WEIGHT for table in tables[len(values) :]]
+    return TokenMarginals(counts, noise_multiplier * longest, number, weights, lengths), event

@@ -1,22 +1,22 @@
-"""Gaussian noise added to tensors, rounded to a grid as real numbers would be, to the last bit.
+"""Gaussian noise added to tensors, rounded to a grid exactly as real numbers would be.
 
-Knows no policy: what the noise is worth is for the caller.
+Knows no policy. What the noise is worth is for the caller to say.
 
-Floating-point noise tells by its last bits what it was added to (Mironov 2012, "On significance of
-the least significant bits for differential privacy"): c + z is a multiple of z's last place, and
-which multiples there are depends on c. Here what leaves is the multiple of a grid step g nearest to
+Floating-point noise betrays by its last bits what it was added to (Mironov 2012, "On significance
+of the least significant bits for differential privacy"): c + z is a multiple of z's last place, and
+which multiples exist depends on c. Here the output is the multiple of a grid step g nearest to
 S + std · Z for a *real* Gaussian Z. g is chosen before the data are seen, so this rounding is
-post-processing of the Gaussian mechanism over real numbers: its theorem holds as it stands, and
+post-processing of the Gaussian mechanism over real numbers. Its theorem holds as it stands, and
 every multiple of g may come out, whatever S is.
 
 No computer holds Z, but rounding needs few of its bits. Z is Box and Muller's formula (1958) of two
-uniform numbers, which are bits without end, and each level knows more of them:
+uniform numbers with endless bits, and each level knows more of them:
 
 1. 63 + 32 bits (float64: 63 + 64), in the sum's own precision. A number is decided where neither
-   the bits that are not known nor errors of evaluation can change the nearest multiple.
-2. About one pair in 150 is not: 64 + 64 bits more, in double precision.
-3. Practically never: again 64 + 64 bits more, and again, in interval arithmetic, until both ends of
-   the interval agree. That ends with probability one: only S + std · Z exactly halfway between two
+   the unknown bits nor errors of evaluation can change the nearest multiple.
+2. About one pair in 150 is not. It gets 64 + 64 bits more, in double precision.
+3. Practically never, 64 + 64 bits more, and again, in interval arithmetic, until both ends of the
+   interval agree. That ends with probability one: only S + std · Z exactly halfway between two
    multiples would not.
 
 The processor makes all of it. For sums on a GPU, threads draw the numbers one step ahead, while the
@@ -28,12 +28,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+from mpmath.ctx_iv import MPIntervalContext
+from mpmath.libmp import to_rational
 
-from twinset.privacy.mechanism.gaussian import MORE_BITS, WORD_BITS, ExactPair, Gaussian
 from twinset.privacy.mechanism.randomness import NOISE_STREAMS, KeyStream, Randomness
 
 if TYPE_CHECKING:
@@ -44,14 +45,17 @@ JOINED = 1 << 22  # numbers that a GPU rounds at once: each operation waits for 
 LEAST_STD, LARGEST_STD = 1e-30, 1e30  # the grid's steps are exact in float32
 
 FINENESS = 2.0**-6  # of the grid, in standard deviations
-AT_ONCE = 1 << 17  # numbers, in cache
+AT_ONCE = 1 << 17  # numbers that fit into the processor's cache
 WAITING = 1 << 12  # pairs that are refined together
-# How far level 1 may be wrong about Z, by bytes of a number, at radii between NEAREST and FARTHEST:
-# beyond, the logarithm of a number near 1, or near 0, is less accurate. As long as NumPy's log, sin
-# and cos err by at most 4 units in the last place, it is wrong by less than a third of that.
+WORD_BITS, MORE_BITS = 63, 64  # bits of a radius at level 1, and of each number at every next level
+GUARD_BITS = 64  # of interval arithmetic
+# The most that level 1 may be wrong about Z, by bytes of a number, at radii between NEAREST and
+# FARTHEST. Beyond these, the logarithm of a number near 1, or near 0, is less accurate. As long as
+# NumPy's log, sin and cos err by at most 4 units in the last place, the error is below a third of
+# this margin.
 MARGIN = {4: 2.0**-16, 8: 2.0**-32}
 NEAREST, FARTHEST = 2.0**-6, 5.0
-# How large a multiple level 1 may decide, and how far rounding moves a sum of that size, at most.
+# The largest multiple that level 1 may decide, and the most that rounding moves such a sum.
 LARGEST = {4: 2.0**12, 8: 2.0**30}
 SLACK = {4: 2.0**-12, 8: 2.0**-22}
 MARGIN_2, SLACK_2 = 2.0**-44, 2.0**-50  # of level 2, at every radius
@@ -67,42 +71,40 @@ def add_gaussian_(
 ) -> torch.Tensor:
     """Add independent N(0, std²) to every element, round to a grid, in place; return the tensor.
 
-    The grid's step is the largest power of two that is at most std / 64. What is not finite stays.
-    A tensor of another device is computed on the processor.
+    The grid's step is the largest power of two that is at most std / 64. Elements that are not
+    finite stay. A tensor of another device is computed on the processor.
 
     Guarantee: for a sum that adding or removing one unit changes by at most C in L2 norm, std = σC
     makes this the Gaussian mechanism of noise multiplier σ with post-processing, for that unit and
-    relation, *as computed*: each element is the multiple of the step nearest to S + std · Z for the
-    sum S as it stands in memory and a real Gaussian Z, so that its last bits tell nothing more.
-    With scales it is that of the least scale. It rests on independent uniform bits, and on the C of
-    the sum as computed, its own rounding included. With std = 0 there is no noise, no rounding and
-    no guarantee.
+    relation, *as computed*. Each element is the multiple of the step nearest to S + std · Z for the
+    sum S as it stands in memory and a real Gaussian Z, so its last bits tell nothing more. With
+    scales it is that of the least scale. It rests on independent uniform bits, and on the C of the
+    sum as computed, its own rounding included. With std = 0 there is no noise, no rounding and no
+    guarantee.
 
     Args:
         tensor: float32 or float64, of any shape and on any device.
         std: standard deviation; 0, or from 1e-30 to 1e30.
         randomness: its noise streams are used, all of them at once where there is much to draw.
-        scales: as many, above 0, functions of what was released before: each element has its own
+        scales: as many, above 0, functions of what was released before. Each element has its own
             standard deviation, std times its scale, and its own grid, which follows from that.
 
     Raises:
-        TypeError: the tensor is of another precision; noise rounded to 8 bits is not Gaussian.
+        TypeError: the tensor is of another precision. Noise rounded to 8 bits is not Gaussian.
         ValueError: a standard deviation is out of range.
     """
     import torch
 
-    if tensor.dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"noise is added to float32 or float64 tensors only, not {tensor.dtype}")
     with torch.no_grad():
         stds: Scale = float(std)
         if scales is not None:
             stds = std * scales.detach().cpu().double().flatten().numpy()
-        _check(std, stds)
+        _check([tensor], std, [stds])
         if std == 0:
             return tensor
-        flat = tensor.detach().cpu().contiguous().view(-1)
+        flat = tensor.detach().cpu().contiguous().view(-1)  # (n,)
         _add(flat.numpy(), stds, randomness)
-        if not (tensor.is_cpu and tensor.is_contiguous()):
+        if not (tensor.is_cpu and tensor.is_contiguous()):  # its flat form was a copy
             tensor.copy_(flat.view(tensor.shape))
     return tensor
 
@@ -113,21 +115,21 @@ def add_gaussian_to_each_(
     randomness: Randomness,
     scales: Sequence[torch.Tensor] = (),
 ) -> None:
-    """Do `add_gaussian_` of each tensor; for tensors of a GPU with numbers that were drawn before.
+    """Do `add_gaussian_` for each tensor. On a GPU, the numbers were drawn one step ahead.
 
     Guarantee: that of `add_gaussian_`, for all of the tensors together, if float32 and float64 sums
     and products of the GPU are those of IEEE 754. The numbers are fresh: none is used for two
-    sums, and they are drawn from streams of their own that no sum and no gradient reaches.
+    sums, and they come from streams of their own that no sum and no gradient reaches.
 
     Args:
         tensors: all on one device.
-        std: see `add_gaussian_`, as for all that is not said here.
-        randomness: see there; for tensors of a GPU its streams `ahead` are used.
-        scales: one for each tensor; none: there are none.
+        std: as in `add_gaussian_`.
+        randomness: as there. For tensors of a GPU its streams `ahead` are used.
+        scales: one for each tensor, or none at all.
 
     Raises:
-        TypeError: see `add_gaussian_`.
-        ValueError: see there.
+        TypeError: as in `add_gaussian_`.
+        ValueError: as there.
     """
     import torch
 
@@ -135,29 +137,30 @@ def add_gaussian_to_each_(
         for i, tensor in enumerate(tensors):
             add_gaussian_(tensor, std, randomness, scales[i] if scales else None)
         return
-    if wrong := {t.dtype for t in tensors} - {torch.float32, torch.float64}:
-        raise TypeError(f"noise is added to float32 or float64 tensors only, not {wrong.pop()}")
     with torch.no_grad():
         flat = [tensor.detach().reshape(-1) for tensor in tensors]
         stds = [std * scale.detach().double().reshape(-1) for scale in scales]
-        for own in [std, *stds]:
-            _check(std, own)
+        _check(tensors, std, [std, *stds])
         _add_there(flat, stds or std, randomness)
         for tensor, numbers in zip(tensors, flat, strict=True):
             if not tensor.is_contiguous():  # its flat form was a copy
                 tensor.copy_(numbers.view(tensor.shape))
 
 
-def _check(std: float, stds: Any) -> None:
-    inside = (stds >= LEAST_STD) & (stds <= LARGEST_STD)
-    if not (std == 0 or (inside if isinstance(inside, bool) else bool(inside.all()))):
+def _check(tensors: Sequence[torch.Tensor], std: float, stds: Sequence[Any]) -> None:
+    import torch
+
+    if wrong := {t.dtype for t in tensors} - {torch.float32, torch.float64}:
+        raise TypeError(f"noise is added to float32 or float64 tensors only, not {wrong.pop()}")
+    known = [torch.as_tensor(own, dtype=torch.float64) for own in stds]
+    if std != 0 and not all(((s >= LEAST_STD) & (s <= LARGEST_STD)).all() for s in known):
         raise ValueError(
             f"a standard deviation must be 0, or from {LEAST_STD:g} to {LARGEST_STD:g}, not {std}"
         )
 
 
 def _add(numbers: np.ndarray, std: Scale, randomness: Randomness) -> None:
-    """Give every stream its part of the numbers, side by side; the first one all of a few."""
+    """Give each stream its part of many numbers, side by side, or the first one all of a few."""
     import torch
 
     grids = list(map(GaussianGrid, randomness.noise, randomness.refinement))
@@ -169,11 +172,277 @@ def _add(numbers: np.ndarray, std: Scale, randomness: Randomness) -> None:
         list(pool.map(GaussianGrid.add, grids, parts, stds, map(grid_step, stds)))
 
 
+# -- the grid --------------------------------------------------------------------------------------
+
+
+def grid_step(std: Scale) -> Scale:
+    """Return the largest power of two that is at most std / 64, of one or of each.
+
+    Rounding to a multiple of it has a variance of at most g²/12, below 3e-5 of the noise's.
+
+    >>> grid_step(1.0), grid_step(0.99)
+    (0.015625, 0.0078125)
+    """
+    _, exponent = np.frexp(std)
+    step = np.ldexp(FINENESS, exponent - 1)
+    return step if isinstance(std, np.ndarray) else float(step)
+
+
+class Pairs(NamedTuple):
+    """Pairs of numbers that are not decided: their bits (p,), as of `polar`, and their places."""
+
+    words: np.ndarray
+    turns: np.ndarray
+    cosines: np.ndarray
+    sines: np.ndarray
+
+    def places(self, count: int) -> np.ndarray:
+        """Return the places of all cosines and then of all sines.
+
+        Args:
+            count: sums in all; of an odd count the last sine belongs to nobody.
+        """
+        places = np.concatenate([self.cosines, self.sines])
+        return places[:-1] if len(places) and places[-1] == count else places
+
+
+class GaussianGrid:
+    """Adds N(0, std²) to sums and rounds them to a grid.
+
+    Guarantee: `add` is post-processing of sums + N(0, std² I) over real numbers, if the bits are
+    uniform and independent: of each sum the nearest multiple of the step, exactly. For sums that
+    adding or removing one unit changes by at most C in L2 norm, std = σC, and a step that does not
+    depend on the units, it is the Gaussian mechanism of multiplier σ.
+
+    Args:
+        stream: source of bits. Sums of one length take the same number of them.
+        refinement: source of the further bits. How many are taken depends on the sums.
+    """
+
+    def __init__(self, stream: KeyStream, refinement: KeyStream) -> None:
+        self._stream, self._refinement = stream, refinement
+
+    def add(self, sums: np.ndarray, std: Scale, step: Scale) -> None:
+        """Overwrite sums with the noisy ones, block by block; what is not finite stays.
+
+        Args:
+            sums: (n,) float32 or float64.
+            std: one, or (n,) of float64.
+            step: of the grid, a power of two, one or (n,) of float64.
+        """
+        largest, size = min(AT_ONCE, len(sums)), sums.itemsize
+        gaussian = Gaussian(self._stream, sums.dtype, largest)
+        off, decided = np.empty(largest, sums.dtype), np.empty(largest, bool)
+        waiting: list[Pairs] = []
+        for start in range(0, len(sums), AT_ONCE):
+            some = slice(start, start + AT_ONCE)
+            block, ratio = sums[some], _at(std, some) / _at(step, some)
+            nearest, off, decided = (
+                gaussian.draw(len(block)),
+                off[: len(block)],
+                decided[: len(block)],
+            )
+            nearest *= _like(ratio, block)
+            with np.errstate(over="ignore", invalid="ignore"):
+                # The product is exact: a power of two.
+                np.multiply(block, _like(1.0 / _at(step, some), block), out=off)
+                off += nearest
+                np.rint(off, out=nearest)
+                off -= nearest
+            np.abs(off, out=off)
+            np.less_equal(off, _like(0.5 - SLACK[size] - MARGIN[size] * ratio, off), out=decided)
+            if not (nearest.max() <= LARGEST[size] and nearest.min() >= -LARGEST[size]):
+                decided &= np.abs(nearest) <= LARGEST[size]
+            # A pair is decided where both of its numbers are.
+            radius = gaussian.radius
+            both, sines = decided[: len(radius)], decided[len(radius) :]
+            both[: len(sines)] &= sines
+            both &= radius >= NEAREST
+            both &= radius <= FARTHEST
+            left = np.flatnonzero(~both)
+            pairs = Pairs(gaussian.words[left], gaussian.turns[left], left, len(radius) + left)
+            places = pairs.places(len(block))
+            nearest *= _like(_at(step, some), block)
+            nearest[places] = block[places]
+            np.add(nearest, 0.0, out=block)  # -0.0 would tell on which side of 0 it was
+            # Level 2 looks at many pairs at once, by their places in all of the sums.
+            waiting.append(pairs._replace(cosines=start + pairs.cosines, sines=start + pairs.sines))
+            count = sum(len(each.words) for each in waiting)
+            if count >= WAITING or (count and start + AT_ONCE >= len(sums)):
+                joined = map(np.concatenate, zip(*waiting, strict=True))
+                self._refine(sums, std, step, Pairs(*joined))
+                waiting = []
+
+    def _refine(self, sums: np.ndarray, std: Scale, step: Scale, pairs: Pairs) -> None:
+        """Overwrite what level 1 left as it was, by levels 2 and 3."""
+        places = pairs.places(len(sums))
+        exact = sums[places].astype(np.float64)  # (m,) all cosines, then all sines
+        std, step = (np.broadcast_to(_at(scale, places), exact.shape) for scale in (std, step))
+        more = self._refinement.fill(np.empty((2, len(pairs.words)), np.uint64))
+        z, ratio = refined(pairs.words, pairs.turns, more).ravel()[: len(exact)], std / step
+        with np.errstate(over="ignore", invalid="ignore"):
+            whole = np.rint(exact / step)
+            off = exact / step - whole + z * ratio
+            nearest = np.rint(off)
+            values = (whole + nearest) * step + 0.0  # of a large multiple the leading 53 bits
+        values = np.where(np.isfinite(exact), values, exact)
+        decided = np.abs(off - nearest) <= 0.5 - SLACK_2 - MARGIN_2 * ratio
+        # The logarithms of extreme words are not accurate enough here.
+        known = (pairs.words > 0) & (pairs.words < 2**WORD_BITS - 1)
+        decided &= np.tile(known, 2)[: len(exact)]
+        third: dict[int, ExactPair] = {}
+        for i in np.flatnonzero(~decided & np.isfinite(exact)).tolist():
+            is_sine, pair = divmod(i, len(pairs.words))
+            if pair not in third:
+                turn = int(pairs.turns[pair]), 8 * pairs.turns.itemsize
+                word = int(pairs.words[pair]), WORD_BITS
+                third[pair] = ExactPair(word, turn, self._refinement)
+                third[pair].take(*more[:, pair].tolist())
+            values[i] = third[pair].nearest(exact[i], std[i], step[i], sine=bool(is_sine))
+        sums[places] = values
+
+
+def _at(scale: Scale, places: slice | np.ndarray) -> Scale:
+    return scale[places] if isinstance(scale, np.ndarray) else scale
+
+
+def _like(scale: Scale, sums: np.ndarray) -> Scale:
+    """Return numbers that do not make a sum more precise than it is."""
+    return scale.astype(sums.dtype) if isinstance(scale, np.ndarray) else scale
+
+
+# -- Gaussian numbers by Box and Muller's formula, at three levels ---------------------------------
+
+
+class Gaussian:
+    """Level 1: draws from N(0, 1) into memory of its own, which stays in the processor's cache.
+
+    NumPy draws number by number, which is three times as slow. Torch's float32 numbers never leave
+    5.8 standard deviations, and a mechanism that is cut off there needs a larger δ.
+
+    Args:
+        stream: source of bits.
+        dtype: float32 or float64.
+        most: numbers that may be asked for at once.
+
+    Attributes:
+        words: (pairs,) int64, turns: (pairs,) int32 or int64, radius: (pairs,): of the last draw,
+            as `polar` knows them.
+    """
+
+    words: np.ndarray
+    turns: np.ndarray
+    radius: np.ndarray
+
+    def __init__(self, stream: KeyStream, dtype: np.dtype, most: int) -> None:
+        pairs, self._turn = -(-most // 2), np.dtype(f"i{dtype.itemsize}")
+        self._stream = stream
+        self._bits = np.empty(pairs * (8 + self._turn.itemsize), np.uint8)
+        self._radius = np.empty(pairs, dtype)
+        self._numbers = np.empty(2 * pairs, dtype)
+
+    def draw(self, count: int) -> np.ndarray:
+        """Return the next (count,) numbers: all cosines of pairs, then all sines.
+
+        They may be changed at will, and are overwritten by the next call.
+        """
+        pairs = -(-count // 2)
+        bits = self._stream.fill(self._bits[: pairs * (8 + self._turn.itemsize)])
+        words = bits[: 8 * pairs].view(np.uint64)
+        self.words = np.right_shift(words, np.uint64(1), out=words).view(np.int64)
+        self.turns = bits[8 * pairs :].view(self._turn)
+        self.radius = self._radius[:pairs]
+        return polar(self.words, self.turns, self.radius, self._numbers[: 2 * pairs])[:count]
+
+
+def polar(words: np.ndarray, turns: np.ndarray, radius: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """Turn uniform bits into Gaussian numbers; return `out`.
+
+    Args:
+        words: (n,) int64, at least 0: the leading 63 bits of a share u of 1. The squared radius is
+            -2 ln u, at the middle of what these bits leave open. A float32 keeps the leading 24 of
+            them wherever they stand, so small words, the far tail, lose none.
+        turns: (n,) int32 or int64, the leading bits of the shares of a full turn, from -1/2 to 1/2.
+        radius: (n,) float32 or float64, overwritten.
+        out: (2 n,) to be filled with all cosines and then all sines.
+    """
+    np.copyto(radius, words, casting="unsafe")
+    radius *= 2.0**-WORD_BITS
+    radius += 2.0 ** -(WORD_BITS + 1)  # zero has no logarithm
+    np.log(radius, out=radius)
+    radius *= -2.0
+    np.sqrt(radius, out=radius)
+    cosines, sines = np.split(out, 2)
+    np.copyto(sines, turns, casting="unsafe")
+    sines *= 2.0 * math.pi / 2.0 ** (8 * turns.itemsize)
+    np.cos(sines, out=cosines)
+    np.sin(sines, out=sines)
+    cosines *= radius
+    sines *= radius
+    return out
+
+
+def refined(words: np.ndarray, turns: np.ndarray, more: np.ndarray) -> np.ndarray:
+    """Level 2: return (2, n) cosines and sines of `polar`, from more bits of each word and turn.
+
+    Args:
+        words: (n,) as in `polar`.
+        turns: (n,) as in `polar`.
+        more: (2, n) uint64, the next bits of both.
+    """
+    further, angle = (more + 0.5) * 2.0**-MORE_BITS, turns.astype(np.float64)
+    below = (words + further[0]) * 2.0**-WORD_BITS
+    above = (2**WORD_BITS - 1 - words + (1.0 - further[0])) * 2.0**-WORD_BITS  # 1 - below
+    logs = np.where(words < 2 ** (WORD_BITS - 1), np.log(below), np.log1p(-np.minimum(above, 0.5)))
+    angle = (angle + further[1]) * (2.0 * math.pi / 2.0 ** (8 * turns.itemsize))
+    return np.sqrt(-2.0 * logs) * np.stack([np.cos(angle), np.sin(angle)])
+
+
+class ExactPair:
+    """Level 3: sqrt(-2 ln u) · cos 2πv and sqrt(-2 ln u) · sin 2πv of uniform u and v, exactly.
+
+    Args:
+        word: the leading bits of u, as a whole number, and how many they are.
+        turn: the same of v; below 0 for a v below 0.
+        stream: source of all further bits.
+    """
+
+    def __init__(self, word: tuple[int, int], turn: tuple[int, int], stream: KeyStream) -> None:
+        (self._word, self._word_bits), (self._turn, self._turn_bits) = word, turn
+        self._stream = stream
+
+    def take(self, word: int, turn: int) -> None:
+        """Append `MORE_BITS` bits to each."""
+        self._word, self._word_bits = self._word << MORE_BITS | word, self._word_bits + MORE_BITS
+        self._turn, self._turn_bits = self._turn << MORE_BITS | turn, self._turn_bits + MORE_BITS
+
+    def nearest(self, total: float, std: float, step: float, *, sine: bool) -> float:
+        """Return the multiple of `step` nearest to total + std · Z, Z the cosine or the sine.
+
+        Bits are drawn until both ends of the interval that holds Z agree.
+        """
+        whole, ratio = Fraction(total) / Fraction(step), Fraction(std) / Fraction(step)
+        while True:
+            if self._word:  # 0 has no logarithm
+                context = MPIntervalContext()  # of its own: precision is a property of a context
+                context.prec = max(self._word_bits, self._turn_bits) + GUARD_BITS
+                u = context.mpf([self._word, self._word + 1]) / 2**self._word_bits
+                turn = context.mpf([self._turn, self._turn + 1]) / 2**self._turn_bits
+                wave = (context.sin if sine else context.cos)(2 * context.pi * turn)
+                ends = (context.sqrt(-2 * context.log(u)) * wave)._mpi_
+                low, high = (
+                    math.floor(whole + ratio * Fraction(*to_rational(end)) + Fraction(1, 2))
+                    for end in ends
+                )
+                if low == high:
+                    return float(low * Fraction(step))
+            self.take(*self._stream.fill(np.empty(2, np.uint64)).tolist())
+
+
 # -- noise for a GPU -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class DrawnPairs:
+class DrawnPairs(NamedTuple):
     """Normal numbers of level 1, for n sums that nobody has computed yet.
 
     Args:
@@ -186,19 +455,36 @@ class DrawnPairs:
     turns: np.ndarray
     numbers: np.ndarray
 
-    def fill(self, stream: KeyStream) -> None:
-        """Draw all of it, in parts that stay in the processor's cache."""
-        pairs, step = len(self.words), AT_ONCE // 2
-        gaussian = Gaussian(stream, self.numbers.dtype, min(AT_ONCE, 2 * pairs))
-        for start in range(0, pairs, step):
-            stop = min(start + step, pairs)
-            cosines, sines = np.split(gaussian.draw(2 * (stop - start)), 2)
-            # NaN decides nothing, so such pairs go to level 2, as on the processor.
-            unsure = ~((gaussian.radius >= NEAREST) & (gaussian.radius <= FARTHEST))
-            cosines[unsure] = sines[unsure] = np.nan
-            self.words[start:stop], self.turns[start:stop] = gaussian.words, gaussian.turns
-            self.numbers[start:stop] = cosines
-            self.numbers[pairs + start : pairs + stop] = sines
+
+Wanted = list[tuple[int, str]]  # how many numbers, in which format
+_THREADS = ThreadPoolExecutor(NOISE_STREAMS, "noise")  # starts no thread before it is used
+
+
+def _draw_ahead(
+    wanted: Wanted, randomness: Randomness
+) -> tuple[Wanted, list[DrawnPairs], list[Future[None]]]:
+    """Have each stream draw its part of the numbers in a thread of its own."""
+    drawn = []
+    for count, dtype in wanted:
+        pairs, turn = -(-count // 2), np.dtype(dtype).itemsize
+        words, turns = np.empty(pairs, np.int64), np.empty(pairs, f"i{turn}")
+        drawn.append(DrawnPairs(words, turns, np.empty(2 * pairs, dtype)))
+
+    def fill(number: int, stream: KeyStream) -> None:
+        step = AT_ONCE // 2  # pairs that stay in the processor's cache
+        for words, turns, numbers in drawn[number :: len(randomness.ahead)]:
+            pairs = len(words)
+            gaussian = Gaussian(stream, numbers.dtype, min(AT_ONCE, 2 * pairs))
+            for start in range(0, pairs, step):
+                stop = min(start + step, pairs)
+                cosines, sines = np.split(gaussian.draw(2 * (stop - start)), 2)
+                # NaN decides nothing, so such pairs go to level 2, as on the processor.
+                unsure = ~((gaussian.radius >= NEAREST) & (gaussian.radius <= FARTHEST))
+                cosines[unsure] = sines[unsure] = np.nan
+                words[start:stop], turns[start:stop] = gaussian.words, gaussian.turns
+                numbers[start:stop], numbers[pairs + start : pairs + stop] = cosines, sines
+
+    return wanted, drawn, [_THREADS.submit(fill, *each) for each in enumerate(randomness.ahead)]
 
 
 def _add_there(
@@ -220,8 +506,18 @@ def _add_there(
         (sum(len(pieces[i]) for i in group), str(pieces[group[0]].dtype).removeprefix("torch."))
         for group in groups
     ]
+    # Take out the numbers drawn ahead before they are used, so no step can get them again, and
+    # have threads draw those of the next step. Numbers for sums of other sizes are thrown away.
+    known = randomness.drawn_ahead.pop() if randomness.drawn_ahead else None
+    for future in known[2] if known else ():  # a stream serves one thread at a time
+        future.result()
+    if known is None or known[0] != wanted:
+        known = _draw_ahead(wanted, randomness)
+        for future in known[2]:
+            future.result()
+    randomness.drawn_ahead.append(_draw_ahead(wanted, randomness))
     grid = GaussianGrid(randomness.ahead[0], randomness.refinement[0])  # for its further bits
-    for group, drawn in zip(groups, _take_ahead(wanted, randomness), strict=True):
+    for group, drawn in zip(groups, known[1], strict=True):
         sums = torch.cat([pieces[i] for i in group])
         std = stds if isinstance(stds, float) else torch.cat([own[i] for i in group])
         _round_there(sums, std, drawn, grid)
@@ -229,65 +525,23 @@ def _add_there(
             pieces[i].copy_(noisy)
 
 
-Wanted = list[tuple[int, str]]  # how many numbers, in which format
-
-
-def _take_ahead(wanted: Wanted, randomness: Randomness) -> list[DrawnPairs]:
-    """Return fresh numbers, and have threads draw those of the next step.
-
-    A step's numbers are taken out before they are used, so no step can get them again. Those that
-    were drawn for sums of other sizes are thrown away.
-    """
-    known = [randomness.drawn_ahead.pop()] if randomness.drawn_ahead else []
-    for _, _, futures in known:  # a stream serves one thread at a time
-        for future in futures:
-            future.result()
-    if not known or known[0][0] != wanted:
-        known = [_draw_ahead(wanted, randomness)]
-        for future in known[0][2]:
-            future.result()
-    randomness.drawn_ahead.append(_draw_ahead(wanted, randomness))
-    return known[0][1]
-
-
-def _draw_ahead(
-    wanted: Wanted, randomness: Randomness
-) -> tuple[Wanted, list[DrawnPairs], list[Future[None]]]:
-    """Have each stream draw its part of the numbers in a thread of its own."""
-    drawn = []
-    for count, dtype in wanted:
-        pairs, turn = -(-count // 2), np.dtype(dtype).itemsize
-        words, turns = np.empty(pairs, np.int64), np.empty(pairs, f"i{turn}")
-        drawn.append(DrawnPairs(words, turns, np.empty(2 * pairs, dtype)))
-
-    def fill(number: int, stream: KeyStream) -> None:
-        for each in drawn[number :: len(randomness.ahead)]:
-            each.fill(stream)
-
-    return wanted, drawn, [_THREADS.submit(fill, *each) for each in enumerate(randomness.ahead)]
-
-
-_THREADS = ThreadPoolExecutor(NOISE_STREAMS, "noise")  # starts no thread before it is used
-
-
 def _round_there(
     sums: torch.Tensor, std: float | torch.Tensor, drawn: DrawnPairs, grid: GaussianGrid
 ) -> None:
     """Overwrite sums (n,) on a device with the noisy ones: level 1 there, the others here.
 
-    What is done there are products with powers of two, one other product, sums and roundings. What
-    level 1 leaves open, about one pair in 150, comes to the processor.
+    The device computes products with powers of two, one other product, sums and roundings. About
+    one pair in 150 stays open at level 1 and comes to the processor.
     """
     import torch
 
     count, pairs, size = len(sums), len(drawn.words), sums.element_size()
     if isinstance(std, float):
         step: Any = grid_step(std)
-        ratio, inverse = std / step, 1.0 / step
+        there, ratio, inverse = step, std / step, 1.0 / step
     else:
         step = torch.ldexp(torch.full_like(std, FINENESS), torch.frexp(std).exponent - 1)
-        ratio, inverse = (std / step).to(sums.dtype), (1.0 / step).to(sums.dtype)
-    there = step if isinstance(std, float) else step.to(sums.dtype)
+        there, ratio, inverse = (x.to(sums.dtype) for x in (step, std / step, 1.0 / step))
     off = torch.from_numpy(drawn.numbers[:count]).to(sums.device) * ratio
     off.add_(sums * inverse)  # exact product: a power of two
     nearest = off.round()
@@ -304,185 +558,7 @@ def _round_there(
     if not len(exact):
         return
     chosen, own = left.cpu().numpy(), np.arange(len(left))
-    open_pairs = _Pairs(drawn.words[chosen], drawn.turns[chosen], own, len(own) + own)
+    open_pairs = Pairs(drawn.words[chosen], drawn.turns[chosen], own, len(own) + own)
     stds, steps = (x if isinstance(x, float) else x[places].cpu().numpy() for x in (std, step))
     grid._refine(exact, stds, steps, open_pairs)
     sums[places] = torch.from_numpy(exact).to(sums.device)
-
-
-# -- the grid --------------------------------------------------------------------------------------
-
-
-def grid_step(std: Scale) -> Scale:
-    """Return the largest power of two that is at most std / 64, of one or of each.
-
-    Rounding to a multiple of it has a variance of at most g²/12, below 3e-5 of the noise's.
-
-    >>> grid_step(1.0), grid_step(0.99)
-    (0.015625, 0.0078125)
-    """
-    _, exponent = np.frexp(std)
-    step = np.ldexp(FINENESS, exponent - 1)
-    return step if isinstance(std, np.ndarray) else float(step)
-
-
-class GaussianGrid:
-    """Adds N(0, std²) to sums and rounds them to a grid.
-
-    Guarantee: `add` is post-processing of sums + N(0, std² I) over real numbers, if the bits are
-    uniform and independent: of each sum the nearest multiple of the step, exactly. For sums that
-    adding or removing one unit changes by at most C in L2 norm, std = σC, and a step that does not
-    depend on the units, it is the Gaussian mechanism of multiplier σ.
-
-    Args:
-        stream: source of bits; sums of one length take the same number of them.
-        refinement: source of the further bits; how many are taken depends on the sums.
-    """
-
-    def __init__(self, stream: KeyStream, refinement: KeyStream) -> None:
-        self._stream, self._refinement = stream, refinement
-
-    def add(self, sums: np.ndarray, std: Scale, step: Scale) -> None:
-        """Overwrite sums with the noisy ones; what is not finite stays.
-
-        Args:
-            sums: (n,) float32 or float64.
-            std: one, or (n,) of float64.
-            step: of the grid, a power of two, one or (n,) of float64.
-        """
-        first = _FirstLevel(self._stream, sums.dtype, min(AT_ONCE, len(sums)))
-        waiting: list[_Pairs] = []
-        for start in range(0, len(sums), AT_ONCE):
-            some = slice(start, start + AT_ONCE)
-            pairs = first.add(sums[some], _at(std, some), _at(step, some))
-            waiting.append(pairs.behind(start))
-            count = sum(len(pairs.words) for pairs in waiting)
-            if count >= WAITING or (count and start + AT_ONCE >= len(sums)):
-                self._refine(sums, std, step, _Pairs.joined(waiting))
-                waiting = []
-
-    def _refine(self, sums: np.ndarray, std: Scale, step: Scale, pairs: _Pairs) -> None:
-        """Overwrite what level 1 left as it was."""
-        places = pairs.places(len(sums))
-        exact = sums[places].astype(np.float64)
-        std, step = (np.broadcast_to(_at(scale, places), exact.shape) for scale in (std, step))
-        more = self._refinement.fill(np.empty((2, len(pairs.words)), np.uint64))
-        values, decided = _second_level(exact, std, step, pairs, more)
-        third: dict[int, ExactPair] = {}
-        for i in np.flatnonzero(~decided & np.isfinite(exact)).tolist():
-            is_sine, pair = divmod(i, len(pairs.words))
-            known = third.setdefault(pair, pairs.exact(pair, more, self._refinement))
-            values[i] = known.nearest(exact[i], std[i], step[i], sine=bool(is_sine))
-        sums[places] = values
-
-
-@dataclass(frozen=True)
-class _Pairs:
-    """Pairs of numbers that are not decided: their bits, as of `polar`, and both their places."""
-
-    words: np.ndarray
-    turns: np.ndarray
-    cosines: np.ndarray
-    sines: np.ndarray
-
-    @classmethod
-    def joined(cls, parts: list[_Pairs]) -> _Pairs:
-        """Return all of them, in order."""
-        names = ("words", "turns", "cosines", "sines")
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-
-    def behind(self, start: int) -> _Pairs:
-        """Return them with their places in an array of which theirs is the part from `start` on."""
-        return _Pairs(self.words, self.turns, start + self.cosines, start + self.sines)
-
-    def places(self, count: int) -> np.ndarray:
-        """Return those of all cosines and then of all sines; an odd count lacks the last sine."""
-        places = np.concatenate([self.cosines, self.sines])
-        return places[:-1] if len(places) and places[-1] == count else places
-
-    def exact(self, i: int, more: np.ndarray, refinement: KeyStream) -> ExactPair:
-        """Return one pair with (2, n) further bits of all."""
-        turn = int(self.turns[i]), 8 * self.turns.itemsize
-        pair = ExactPair((int(self.words[i]), WORD_BITS), turn, refinement)
-        pair.take(*more[:, i].tolist())
-        return pair
-
-
-class _FirstLevel:
-    """Level 1, in memory of its own.
-
-    Args:
-        stream: source of bits.
-        dtype: float32 or float64.
-        most: numbers at once.
-    """
-
-    def __init__(self, stream: KeyStream, dtype: np.dtype, most: int) -> None:
-        self._gaussian = Gaussian(stream, dtype, most)
-        self._off, self._decided = np.empty(most, dtype), np.empty(most, bool)
-
-    def add(self, sums: np.ndarray, std: Scale, step: Scale) -> _Pairs:
-        """Overwrite the sums of all pairs but those that are returned."""
-        nearest, off = self._gaussian.draw(len(sums)), self._off[: len(sums)]
-        nearest *= _like(std / step, sums)
-        with np.errstate(over="ignore", invalid="ignore"):
-            np.multiply(sums, _like(1.0 / step, sums), out=off)  # exact: a power of two
-            off += nearest
-            np.rint(off, out=nearest)
-            off -= nearest
-        pairs = self._undecided(nearest, np.abs(off, out=off), std / step)
-        places = pairs.places(len(sums))
-        nearest *= _like(step, sums)
-        nearest[places] = sums[places]
-        np.add(nearest, 0.0, out=sums)  # -0.0 would tell on which side of 0 it was
-        return pairs
-
-    def _undecided(self, nearest: np.ndarray, off: np.ndarray, ratio: Scale) -> _Pairs:
-        size, radius = off.itemsize, self._gaussian.radius
-        decided = self._decided[: len(off)]
-        np.less_equal(off, _like(0.5 - SLACK[size] - MARGIN[size] * ratio, off), out=decided)
-        if not (nearest.max() <= LARGEST[size] and nearest.min() >= -LARGEST[size]):
-            decided &= np.abs(nearest) <= LARGEST[size]
-        both, sines = decided[: len(radius)], decided[len(radius) :]
-        both[: len(sines)] &= sines
-        both &= radius >= NEAREST
-        both &= radius <= FARTHEST
-        pairs = np.flatnonzero(~both)
-        words, turns = self._gaussian.words[pairs], self._gaussian.turns[pairs]
-        return _Pairs(words, turns, pairs, len(radius) + pairs)
-
-
-def _second_level(
-    exact: np.ndarray, std: np.ndarray, step: np.ndarray, pairs: _Pairs, more: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the noisy multiples of the step, and which of them are decided."""
-    z = refined(pairs.words, pairs.turns, more).ravel()[: len(exact)]
-    ratio = std / step
-    with np.errstate(over="ignore", invalid="ignore"):
-        whole = np.rint(exact / step)
-        off = exact / step - whole + z * ratio
-        nearest = np.rint(off)
-        values = (whole + nearest) * step + 0.0  # of a large multiple the leading 53 bits
-    decided = np.abs(off - nearest) <= 0.5 - SLACK_2 - MARGIN_2 * ratio
-    known = (pairs.words > 0) & (pairs.words < 2**WORD_BITS - 1)
-    decided &= np.tile(known, 2)[: len(exact)]
-    return np.where(np.isfinite(exact), values, exact), decided
-
-
-def refined(words: np.ndarray, turns: np.ndarray, more: np.ndarray) -> np.ndarray:
-    """Return (2, n) cosines and sines of `polar`, from 64 bits more of each word and turn."""
-    further, angle = (more + 0.5) * 2.0**-MORE_BITS, turns.astype(np.float64)
-    below = (words + further[0]) * 2.0**-WORD_BITS
-    above = (2**WORD_BITS - 1 - words + (1.0 - further[0])) * 2.0**-WORD_BITS  # 1 - below
-    logs = np.where(words < 2 ** (WORD_BITS - 1), np.log(below), np.log1p(-np.minimum(above, 0.5)))
-    angle = (angle + further[1]) * (2.0 * math.pi / 2.0 ** (8 * turns.itemsize))
-    return np.sqrt(-2.0 * logs) * np.stack([np.cos(angle), np.sin(angle)])
-
-
-def _at(scale: Scale, places: slice | np.ndarray) -> Scale:
-    return scale[places] if isinstance(scale, np.ndarray) else scale
-
-
-def _like(scale: Scale, sums: np.ndarray) -> Scale:
-    """Return numbers that do not make a sum more precise than it is."""
-    return scale.astype(sums.dtype) if isinstance(scale, np.ndarray) else scale

@@ -1,6 +1,6 @@
 """Noisy sums of one bounded vector a unit, and regressions that such sums fit.
 
-`VectorSum` adds up in whole numbers: exact, in any order. `fit_regressions` fits logistic
+`VectorSum` adds whole numbers, so it is exact in any order. `fit_regressions` fits logistic
 regressions on vectors of public origin, all together, by noisy gradients.
 """
 
@@ -34,14 +34,14 @@ class VectorSum:
         Args:
             vectors: (k, n) float64. A row with a number that is not finite counts as zero.
         """
-        norms = np.sqrt(np.square(vectors).sum(1))
+        norms = np.sqrt(np.square(vectors).sum(1))  # (k,)
         scales = UNIT_STEPS * np.minimum(1.0, _SLACK / np.maximum(norms, 1e-300))
         known = np.isfinite(norms)
         exact = vectors[known] * scales[known, None]
-        self._sum += np.trunc(exact).astype(np.int64).sum(0)  # towards 0: no longer
+        self._sum += np.trunc(exact).astype(np.int64).sum(0)  # towards 0: no longer than before
 
     def add_at(self, places: np.ndarray, values: np.ndarray) -> None:
-        """Add the vector of one unit that is zero but for `values` (k,) at distinct `places`."""
+        """Add the vector of one unit that is zero except for `values` (k,) at distinct `places`."""
         norm = float(np.sqrt(np.square(values).sum()))
         scale = UNIT_STEPS * min(1.0, _SLACK / max(norm, 1e-300))
         self._sum[places] += np.trunc(values * scale).astype(np.int64)
@@ -77,9 +77,9 @@ class Regressions:
         vectors: for each attribute (N, d) float64. A record's are a function of it alone, and of
             what is public or was released before.
         labels: for each attribute (N,) class of each record.
-        classes: for each attribute how many there are, K.
+        classes: for each attribute its number of classes, K.
         units: records of each unit, at least one; of an owner those that take part.
-        expected: number of units, public: where they were drawn by chance, their mean.
+        expected: number of units, public. Where units were drawn by chance, their mean.
     """
 
     vectors: Sequence[np.ndarray]
@@ -96,7 +96,7 @@ class Descent:
     Args:
         steps: T.
         max_grad_norm: C, of a unit's gradient of all regressions together.
-        learning_rate: the highest; where noise is large for so few units, a smaller one.
+        learning_rate: the highest. Where noise is large for the number of units, a smaller one.
         momentum: of the gradient.
     """
 
@@ -104,14 +104,6 @@ class Descent:
     max_grad_norm: float = 0.5
     learning_rate: float = 10.0
     momentum: float = 0.9
-
-    def rate(self, units: float, noise_multiplier: float) -> float:
-        """Return the learning rate: a step of noise must not undo what many steps found.
-
-        >>> Descent().rate(2500, 2.0), Descent().rate(2500, 8.0)
-        (10.0, 3.125)
-        """
-        return min(self.learning_rate, units / (100 * max(noise_multiplier, 1e-9)))
 
 
 def fit_regressions(
@@ -123,12 +115,12 @@ def fit_regressions(
     """Fit all regressions with noise; return the (K, d) weights of each.
 
     Guarantee: each of T steps is a `VectorSum` of one clipped gradient a unit, released with noise
-    multiplier σ√T; a unit's gradient depends on its own records and on earlier releases. Gaussian
+    multiplier σ√T. A unit's gradient depends on its own records and on earlier releases. Gaussian
     releases compose as one whose σ⁻² is the sum of theirs, also where later ones depend on earlier
-    ones (Dong, Roth and Su 2019, corollary 3.3), so that all of it is one Gaussian release of
-    multiplier σ, for adding or removing one unit. The expected number of units, with which the step
-    size is chosen, is taken as public; how many there are is not used. What the weights are used
-    for is post-processing.
+    ones (Dong, Roth and Su 2019, corollary 3.3). So all of it is one Gaussian release of
+    multiplier σ, for adding or removing one unit. The expected number of units, which sets the step
+    size, is taken as public. The actual number is not used. Any use of the weights is
+    post-processing.
 
     Args:
         data: vectors and labels.
@@ -137,46 +129,46 @@ def fit_regressions(
         descent: how they are fitted.
     """
     sizes = [(k, x.shape[1]) for k, x in zip(data.classes, data.vectors, strict=True)]
-    length, count = sum(k * d for k, d in sizes), max(1.0, data.expected)
+    ends = np.cumsum([k * d for k, d in sizes])
+
+    def split(flat: np.ndarray) -> Weights:  # (Σ K·d,) → (K, d) of each attribute
+        parts = np.split(flat, ends[:-1])
+        return [part.reshape(size) for part, size in zip(parts, sizes, strict=True)]
+
+    length, count = int(ends[-1]), max(1.0, data.expected)
     weights, speed, mean = np.zeros(length), np.zeros(length), np.zeros(length)
     sigma = noise_multiplier * descent.steps**0.5
-    rate = descent.rate(count, noise_multiplier)
-    first = 2 * descent.steps // 3
+    # One step of noise must not undo what many steps found.
+    rate = min(descent.learning_rate, count / (100 * max(noise_multiplier, 1e-9)))
+    first = 2 * descent.steps // 3  # of the steps that are averaged
     for step in range(descent.steps):
         total = VectorSum(length)
         for start in range(0, len(data.units), UNITS_AT_ONCE):
             units = data.units[start : start + UNITS_AT_ONCE]
-            total.add(_gradients(data, units, _split(weights, sizes)) / descent.max_grad_norm)
+            total.add(_gradients(data, units, split(weights)) / descent.max_grad_norm)
         noisy = total.release(sigma, randomness)
         speed = descent.momentum * speed + noisy * descent.max_grad_norm / count
         weights = weights - rate * speed
         mean += weights * (step >= first) / (descent.steps - first)
-    return _split(mean, sizes)
+    return split(mean)
 
 
 def _gradients(data: Regressions, units: Sequence[Sequence[int]], weights: Weights) -> np.ndarray:
     """Return the mean gradient (U, Σ K·d) of each unit's records.
 
-    Products are sums along each record's own row: a matrix product would round a record's by how
-    many others there are.
+    Products are sums along each record's own row. A matrix product would round a record's gradient
+    by the number of other records.
     """
-    records = np.fromiter((record for unit in units for record in unit), np.int64)
-    each = np.array([len(unit) for unit in units])
+    records = np.fromiter((record for unit in units for record in unit), np.int64)  # (n,)
+    each = np.array([len(unit) for unit in units])  # (U,)
     parts = []
     for x, y, w in zip(data.vectors, data.labels, weights, strict=True):
-        rows = x[records]
-        scores = np.stack([(rows * row).sum(1) for row in w], 1)
-        odds = np.exp(scores - scores.max(1, keepdims=True))  # (n, K); the largest is 1
+        rows = x[records]  # (n, d)
+        scores = np.stack([(rows * row).sum(1) for row in w], 1)  # (n, K)
+        odds = np.exp(scores - scores.max(1, keepdims=True))  # the largest is 1
         errors = odds / odds.sum(1, keepdims=True) - (y[records, None] == np.arange(len(w)))
-        parts.append((errors[:, :, None] * rows[:, None]).reshape(len(records), -1))
+        parts.append((errors[:, :, None] * rows[:, None]).reshape(len(records), -1))  # (n, K·d)
     together = np.concatenate(parts, 1)
-    if len(records) > len(units):
+    if len(records) > len(units):  # (n, Σ K·d) → (U, Σ K·d), by owner
         together = np.add.reduceat(together, np.cumsum(each) - each)
     return together / each[:, None]
-
-
-def _split(flat: np.ndarray, sizes: Sequence[tuple[int, int]]) -> Weights:
-    """Return the matrices that lie behind one another in `flat`."""
-    ends = np.cumsum([k * d for k, d in sizes])[:-1]
-    parts = np.split(flat, ends)
-    return [part.reshape(size) for part, size in zip(parts, sizes, strict=True)]

@@ -1,15 +1,16 @@
 """The ledger: what was done with the private records and what a guarantee about it rests on.
 
 It is shared with the twin. So it may hold only what is public or was chosen without the private
-records; nothing computed from them without noise goes in: no losses, gradient norms, clipped
+records. Nothing computed from them without noise goes in: no losses, gradient norms, clipped
 shares or numbers of duplicates. The number of records N is in it and is taken as public.
 
-It states facts and computes nothing: ε comes from `accountant`, words from `guarantee`.
+It states facts and computes nothing. ε comes from `accountant`, words from `guarantee`.
 """
 
 from __future__ import annotations
 
 import json
+import platform
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
@@ -57,25 +58,15 @@ def _texts(value: Any) -> bool:
     return isinstance(value, tuple) and all(map(_text, value))
 
 
-def _flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _pairs(value: Any) -> bool:
-    return isinstance(value, tuple) and all(_texts(pair) and len(pair) == 2 for pair in value)
-
-
 def format_fault(stated: object) -> str | None:
-    """Return why a file of this format cannot be read here, None where it can.
+    """Return why a file of this format cannot be read here, or None if it can.
 
-    What is no whole number is for the reader that expects one.
+    A value that is no whole number is left to the reader that expects one.
     """
-    if not _whole(stated) or stated == FORMAT_VERSION:
+    if not isinstance(stated, int) or not _whole(stated) or stated == FORMAT_VERSION:
         return None
-    older = isinstance(stated, int) and stated < FORMAT_VERSION
-    remedy = (
-        "use the older twinset that wrote it, or make the run anew" if older else "upgrade twinset"
-    )
+    older = "use the older twinset that wrote it, or make the run anew"
+    remedy = older if stated < FORMAT_VERSION else "upgrade twinset"
     return f"has format_version {stated}, and this twinset reads {FORMAT_VERSION}; {remedy}"
 
 
@@ -90,10 +81,16 @@ CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "max_grad_norm": ("a finite number above 0", lambda v: _number(v) and v > 0),
     "format_version": (str(FORMAT_VERSION), lambda v: _whole(v) and v == FORMAT_VERSION),
     "events": ("a list of events", lambda v: isinstance(v, list)),
-    "library_versions": ("an object of texts", _pairs),
+    "library_versions": (
+        "an object of texts",
+        lambda v: isinstance(v, tuple) and all(_texts(pair) and len(pair) == 2 for pair in v),
+    ),
     "group_size": ("a whole number of at least 2", lambda v: v is None or (_whole(v) and v >= 2)),
     "weight_scale": ("an object, or null", lambda v: v is None or isinstance(v, WeightScale)),
-    **dict.fromkeys(("randomness_is_private", "records_public"), ("true or false", _flag)),
+    **dict.fromkeys(
+        ("randomness_is_private", "records_public"),
+        ("true or false", lambda v: isinstance(v, bool)),
+    ),
     **dict.fromkeys(("public_inputs", "caveats"), ("a list of texts", _texts)),
     **dict.fromkeys(
         ("randomness", "policy", "policy_form", "unit", "neighbouring", "sampler", "clipping"),
@@ -160,18 +157,12 @@ class MechanismRun:
 class Ledger:
     """Everything a reader needs to recompute the guarantee, and no private record.
 
-    All of it is fixed once opened, but for `events`, to which `record` appends.
+    All of it is fixed once opened, except `events`, to which `record` appends. Fields that a
+    `MechanismRun` has, too, are explained there.
 
     Args:
-        delta: δ.
-        target_epsilon: ε that was asked for, or None where privacy was switched off.
-        records: N, the number of units, taken as public.
-        sample_rate: q, the probability with which each record enters a step.
-        max_grad_norm: C, the norm to which one record's whole gradient is clipped.
-        randomness: where Poisson draws and noise come from.
+        randomness: source of Poisson draws and noise.
         randomness_is_private: whether a guarantee may rest on it.
-        policy: name of the noise policy.
-        policy_form: "sound" or "published".
         events: what was spent; append with `record`.
         public_inputs: what is taken as public.
         caveats: further sentences the reader must see.
@@ -182,7 +173,7 @@ class Ledger:
         clipping: what is clipped together.
         records_public: N is taken as public.
         weight_scale: how privacy weights follow from a public model; adaptive noise only.
-        group_size: m, chosen without looking at the records: what holds for any m of them together
+        group_size: m, chosen without looking at the records. What holds for any m of them together
             is stated too. None: not asked for, and not written.
         format_version: of the file.
 
@@ -259,7 +250,7 @@ class Ledger:
     def record(self, event: Event) -> None:
         """Append one event; equal steps in a row are added up.
 
-        Call it before the release is used, so that whoever stops a run has spent no more than the
+        Call it before the release is used. Then a run that is stopped has spent no more than the
         ledger says.
 
         Raises:
@@ -271,11 +262,10 @@ class Ledger:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON; `from_dict` reads them.
 
-        A ledger without a group size has no such field, so that it reads as it did before groups
-        could be named.
+        A ledger without a group size has no such field.
         """
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        if self.group_size is None:  # so that ledgers that do not ask for it read as they ever did
+        if self.group_size is None:
             del plain["group_size"]
         return plain | {
             "events": [event_to_dict(event) for event in self.events],
@@ -307,24 +297,20 @@ class Ledger:
                 raise ValueError(f"ledger field '{name}' must be a list")
         if not isinstance(data["library_versions"], dict):
             raise ValueError("ledger field 'library_versions' must be an object")
-        try:
-            events = [event_from_dict(event) for event in data["events"]]
-        except ValueError as error:
-            raise ValueError(f"ledger field 'events': {error}") from None
-        try:
-            scale = data["weight_scale"] and WeightScale.from_dict(data["weight_scale"])
-        except ValueError as error:
-            raise ValueError(f"ledger field 'weight_scale': {error}") from None
-        return cls(
-            **data
-            | {
-                "events": events,
-                "public_inputs": tuple(data["public_inputs"]),
-                "caveats": tuple(data["caveats"]),
-                "library_versions": tuple(data["library_versions"].items()),
-                "weight_scale": scale,
-            }
-        )
+        read = {
+            "events": lambda events: [event_from_dict(event) for event in events],
+            "public_inputs": tuple,
+            "caveats": tuple,
+            "library_versions": lambda versions: tuple(versions.items()),
+            "weight_scale": lambda scale: scale and WeightScale.from_dict(scale),
+        }
+        values = dict(data)
+        for name, reader in read.items():
+            try:
+                values[name] = reader(data[name])
+            except ValueError as error:
+                raise ValueError(f"ledger field '{name}': {error}") from None
+        return cls(**values)
 
     @classmethod
     def load(cls, path: Path) -> Ledger:
@@ -333,11 +319,19 @@ class Ledger:
         Raises:
             ValueError: the file is not strict JSON or not a ledger; names the file.
         """
+
+        def refuse(constant: str) -> None:
+            raise ValueError(f"{constant} is not allowed")
+
+        def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            if len(dict(pairs)) < len(pairs):
+                raise ValueError("a field is given twice")
+            return dict(pairs)
+
         try:
             text = path.read_text(encoding="utf-8")
-            return cls.from_dict(
-                json.loads(text, parse_constant=_refuse, object_pairs_hook=_no_duplicates)
-            )
+            read = json.loads(text, parse_constant=refuse, object_pairs_hook=once_each)
+            return cls.from_dict(read)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path.name}: {error}") from None
 
@@ -348,8 +342,6 @@ def library_versions() -> tuple[tuple[str, str], ...]:
     A library that is imported from a folder has no version: "not installed as a package". None of
     this depends on private records.
     """
-    import platform
-
     versions = []
     for name in _LIBRARIES:
         try:
@@ -357,13 +349,3 @@ def library_versions() -> tuple[tuple[str, str], ...]:
         except metadata.PackageNotFoundError:
             versions.append((name, "not installed as a package"))
     return (*versions, ("python", platform.python_version()))
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not allowed")
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a field is given twice")
-    return dict(pairs)
