@@ -81,26 +81,21 @@ def expected(model, rows: LabelledRows) -> oracle.Clipped:
     return found
 
 
-@pytest.mark.parametrize("physical", [1, 3, 5])
-@pytest.mark.parametrize("per_unit", [1, 2])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_every_trained_parameter_matches_one_unit_at_a_time(family, per_unit, physical):
-    model, rows = build(family), random_rows(5, per_unit)
-    assert error(clipped(model, rows, physical), expected(model, rows)) < EXACT
-
-
-def test_gram_norms_are_exact_too(monkeypatch):
-    monkeypatch.setattr(matrices, "FORM_FROM", math.inf)
-    monkeypatch.setattr(matrices, "FORM_ANYWAY", math.inf)
-    model, rows = build("BertConfig"), random_rows(4, 2)
-    assert error(clipped(model, rows, 4, 0), expected(model, rows)) < EXACT
-
-
-def test_a_frozen_encoder_leaves_an_exact_head():
-    model, rows = build("BertConfig"), random_rows(4, 2)
-    model.bert.requires_grad_(False)
-    assert len(oracle.trained(model)) == 2
-    assert error(clipped(model, rows, 3), expected(model, rows)) < EXACT
+@pytest.mark.parametrize("gram", [False, True])
+@pytest.mark.parametrize(("per_unit", "physical"), [(1, 3), (2, 1), (2, 5)])
+@pytest.mark.parametrize("family", [*FAMILIES, "a frozen encoder"])
+def test_every_trained_parameter_matches_one_unit_at_a_time(
+    family, per_unit, physical, gram, monkeypatch
+):
+    model, rows = build(family if family in FAMILIES else "BertConfig"), random_rows(5, per_unit)
+    if family not in FAMILIES:
+        model.bert.requires_grad_(False)
+        assert len(oracle.trained(model)) == 2
+    if gram:
+        monkeypatch.setattr(matrices, "FORM_FROM", math.inf)
+        monkeypatch.setattr(matrices, "FORM_ANYWAY", math.inf)
+    found = clipped(model, rows, physical, 0 if gram else 2**30)
+    assert error(found, expected(model, rows)) < EXACT
 
 
 def test_control_clipping_rows_apart_is_seen():

@@ -1,11 +1,17 @@
-"""The clipping engine against `oracle`: all it adds, in float64, on both model families."""
+"""The clipping engine against `oracle`: all it adds, in float64, on both model families.
+
+One table of layers, losses, weights, physical batches, ways to compute, and geometries.
+"""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from tests.helpers import oracle
 from tests.helpers.clipped import (
@@ -14,29 +20,52 @@ from tests.helpers.clipped import (
     LOSSES,
     VOCABULARY,
     C,
-    assert_exact,
     build,
     keep_trained,
+    random_model,
     random_units,
     run_engine,
     to_sequences,
     with_adapters,
 )
-from tests.helpers.oracle import Unit
-from twinset.privacy.clipping import ClippingEngine, Execution, Sequences, engine
+from tests.helpers.models import LLAMA
+from tests.helpers.oracle import Clipped, Unit
+from twinset.privacy.clipping import ClippingEngine, Execution, Scale, Sequences, engine
 from twinset.privacy.clipping import gradient_uses as matrices
 from twinset.privacy.clipping import output_head as vocabulary
-from twinset.privacy.clipping.engine import KEPT_BYTES
+from twinset.privacy.clipping.engine import FAST, KEPT_BYTES
 from twinset.privacy.clipping.gradient_uses import Workspace, squares
 
+HARD: list[Unit] = [
+    [([5], [9]), ([6], [9])],  # one-token text behind a one-token prompt
+    [([2, 2, 2], [2] * 9), ([2], [2] * 9)],  # one token over and over, in prompt and text
+    [([1, 2, 3], [3, 2, 1, 0]), ([3, 2, 1], [3, 2, 1, 0])],
+    [([4] * 30, [8, 8]), ([7], [8, 8])],  # sequences of one unit of very different lengths
+]
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize(
-    ("per_unit", "loss"),
-    [(1, "plain"), (2, "published"), (2, "bounded"), (5, "published"), (5, "bounded")],
-)
-def test_every_trained_parameter_matches_one_record_at_a_time(family, per_unit, loss):
-    assert_exact(build(family), random_units(3, 5, per_unit), loss)
+
+@dataclass(frozen=True)
+class Case:
+    """What is trained, on which units, and how it is computed."""
+
+    model: Callable[[], nn.Module]
+    units: list[Unit] | tuple[int, int, int] = (3, 5, 2)  # or seed, units, sequences of each
+    loss: str = "bounded"
+    physical: int = 3
+    execution: Execution = FAST
+    max_grad_norm: float = C
+    scaled: bool = False  # in another geometry
+    forming: tuple[float, float] = (matrices.FORM_FROM, matrices.FORM_ANYWAY)
+
+
+def of(family: str, *trained: str, lora: bool = False, zero: bool = False):
+    def make() -> nn.Module:
+        model = build(family)
+        if trained:
+            return keep_trained(model, *trained)
+        return with_adapters(model, zero) if lora else model
+
+    return make
 
 
 # name → (FORM_FROM, FORM_ANYWAY, bytes kept): the ways to a matrix's norm and its sum
@@ -47,91 +76,129 @@ WAYS = {
     "formed and dropped": (0.0, 0.0, 0),
     "some of each": (0.25, 1.0, 20_000),
 }
+FROZEN = [
+    ("gpt2-tied", "h.0.", "ln_f"),  # embeddings frozen, and the layer behind them trained
+    ("gpt2-tied", "h.1.mlp"),
+    ("gpt2-tied", "wpe"),
+    ("gpt2-tied", "wte"),
+    ("gpt2-untied", "lm_head"),
+    ("gpt2-untied", "wte"),
+    ("llama-untied", "lm_head"),
+    ("llama-tied", "layernorm", "norm.weight"),
+    ("llama-untied", "embed_tokens"),
+    ("llama-tied", "k_proj", "v_proj"),
+]
+TWICE = Execution(gradient_checkpointing=True)
+GEOMETRIES = {
+    "gpt2-tied": of("gpt2-tied"),
+    "gpt2-untied": of("gpt2-untied"),
+    "llama-tied": of("llama-tied"),
+    "lora": of("llama-tied", lora=True),
+    "table alone": of("gpt2-tied", "wte"),
+}
+CASES = {
+    **{
+        f"{family}, {loss} of {per_unit}": Case(of(family), (3, 5, per_unit), loss, physical)
+        for family in FAMILIES
+        for per_unit, loss, physical in [(1, "plain", 1), (2, "bounded", 3), (5, "published", 5)]
+    },
+    **{f"{family}, hard": Case(of(family), HARD, "published") for family in FAMILIES},
+    **{
+        f"{family}, LoRA{' at zero' * zero}": Case(of(family, lora=True, zero=zero), (5, 4, 2))
+        for family in ("gpt2-tied", "llama-tied", "llama-untied")
+        for zero in (False, True)
+    },
+    **{
+        f"{family}, {name}": Case(make, execution=Execution(kept), forming=(form, anyway))
+        for name, (form, anyway, kept) in WAYS.items()
+        for family, make in (
+            ("gpt2-tied", of("gpt2-tied")),
+            ("llama-tied", of("llama-tied")),
+            ("gpt2-untied, LoRA", of("gpt2-untied", lora=True)),
+        )
+    },
+    **{
+        f"{parts[0]}, only {parts[1]}": Case(of(*parts), (6, 4, 2), "published", 3, FAST, 0.05)
+        for parts in FROZEN
+    },
+    **{
+        f"{name}, layers twice": Case(make, (12, 5, 2), execution=TWICE)
+        for name, make in (
+            ("gpt2-tied", of("gpt2-tied")),
+            ("llama-untied", of("llama-untied")),
+            ("llama, LoRA", of("llama-tied", lora=True)),
+            ("gpt2, LoRA", of("gpt2-untied", lora=True)),
+            ("graph starts in a layer", of("gpt2-tied", "h.0.attn", "ln_f")),
+            ("mlp", of("llama-tied", "layers.1.mlp")),
+            ("no layer", of("llama-untied", "lm_head")),
+        )
+    },
+    **{
+        f"{name}, scaled, {kept} kept, by {physical}": Case(
+            make, (21, 5, 2), "bounded", physical, Execution(kept), scaled=True
+        )
+        for name, make in GEOMETRIES.items()
+        for kept, physical in ((0, 3), (KEPT_BYTES, 1), (KEPT_BYTES, 5))
+    },
+    # Qwen3 normalises every head, so one token uses a scale several times.
+    "normalised heads": Case(lambda: random_model("Qwen3Config", head_dim=4, **LLAMA)),
+}
 
 
-@pytest.fixture(params=WAYS)
-def kept_bytes(request, monkeypatch) -> int:
-    form_from, form_anyway, kept = WAYS[request.param]
-    monkeypatch.setattr(matrices, "FORM_FROM", form_from)
-    monkeypatch.setattr(matrices, "FORM_ANYWAY", form_anyway)
-    return kept
+def some_scales(model: nn.Module) -> list[Scale]:
+    generator = torch.Generator().manual_seed(3)
+
+    def factor(n: int) -> torch.Tensor:
+        return torch.rand(n, generator=generator, dtype=torch.float64) * 3 + 0.2
+
+    shapes = [p.shape for p in oracle.trained(model).values()]
+    return [Scale(factor(s[-1]), factor(s[0]) if len(s) == 2 else None) for s in shapes]
 
 
-@pytest.mark.parametrize(
-    ("model", "loss"),
-    [
-        (lambda: build("gpt2-tied"), "bounded"),
-        (lambda: build("gpt2-untied"), "published"),
-        (lambda: build("llama-tied"), "published"),
-        (lambda: with_adapters(build("llama-untied")), "bounded"),
-    ],
-)
-def test_every_way_is_exact(model, loss, kept_bytes):
-    assert_exact(model(), random_units(3, 5, 2), loss, execution=Execution(kept_bytes))
+def expected_of(case: Case, model: nn.Module, units: list[Unit], scales: list[Scale]) -> Clipped:
+    """By autograd, one unit at a time; each parameter's s as a tensor of its shape."""
+    _, theirs = LOSSES[case.loss]
+    gradients = [oracle.unit_gradient(model, unit, theirs) for unit in units]
+    if scales:
+        ones = [torch.ones_like(g) for g in gradients[0]]
+        dense = [scale.times_(one) for scale, one in zip(scales, ones, strict=True)]
+        gradients = [[g / s for g, s in zip(own, dense, strict=True)] for own in gradients]
+    return oracle.clip_and_sum(gradients, list(oracle.trained(model)), case.max_grad_norm)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("physical", [1, 3, 7])
-def test_physical_batches_change_nothing(family, physical):
-    assert_exact(build(family), random_units(4, 7, 2), "bounded", physical)
+def check(case: Case) -> None:
+    model, mine = case.model(), LOSSES[case.loss][0]
+    units = case.units if isinstance(case.units, list) else random_units(*case.units)
+    scales = some_scales(model) if case.scaled else []
+    expected = expected_of(case, model, units, scales)
+    assert max(expected.norms) > case.max_grad_norm, "nothing was clipped: the case shows nothing"
+    how = case.physical, case.max_grad_norm, case.execution, scales
+    assert oracle.largest_error(run_engine(model, units, mine, *how), expected) < EXACT
 
 
-def test_rows_cut_out_of_longer_ones_are_taken():
-    """A slice of a tensor is not contiguous; what it is must not matter."""
-    units, loss = random_units(4, 4, 2), LOSSES["bounded"][0]
-    made, sums = to_sequences(units), []
-    wide = [torch.nn.functional.pad(x, (0, 5)) for x in (made.input_ids, made.loss_mask)]
-    for ids, mask in ((made.input_ids, made.loss_mask), [x[:, :-5] for x in wide]):
-        clipper = ClippingEngine(build("gpt2-tied"), C)
-        clipper.add(Sequences(ids, mask, 2), loss)
-        sums.append(clipper.sums)
-    for one, other in zip(*sums, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+@pytest.mark.parametrize("name", CASES)
+def test_every_trained_parameter_matches_one_unit_at_a_time(name, monkeypatch):
+    case = CASES[name]
+    monkeypatch.setattr(matrices, "FORM_FROM", case.forming[0])
+    monkeypatch.setattr(matrices, "FORM_ANYWAY", case.forming[1])
+    check(case)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_hard_shapes(family):
-    units: list[Unit] = [
-        [([5], [9]), ([6], [9])],  # one-token text behind a one-token prompt
-        [([2, 2, 2], [2] * 9), ([2], [2] * 9)],  # one token over and over, in prompt and text
-        [([1, 2, 3], [3, 2, 1, 0]), ([3, 2, 1], [3, 2, 1, 0])],
-        [([4] * 30, [8, 8]), ([7], [8, 8])],  # sequences of one unit of very different lengths
-    ]
-    assert_exact(build(family), units, "published")
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama-untied"])
+def test_buffers_and_chunks_change_nothing(family, monkeypatch):
+    monkeypatch.setattr(vocabulary, "PIECE", 3)
+    monkeypatch.setattr(engine, "BUFFER_NUMBERS", 2 * VOCABULARY * 16)
+    check(Case(of(family), (7, 5, 2), "published", 5))
 
 
-@pytest.mark.parametrize("zero", [True, False])
-@pytest.mark.parametrize("family", ["gpt2-tied", "llama-tied", "llama-untied"])
-def test_lora(family, zero):
-    assert_exact(with_adapters(build(family), zero), random_units(5, 4, 2), "bounded", 3)
+def test_control_a_scale_of_the_embedding_alone_is_seen(monkeypatch):
+    """Measured: an error of 0.63 where 1e-9 passes, if the output layer's use is not scaled."""
+    monkeypatch.setattr(vocabulary.HeadUse, "_divide", lambda self, q: None)
+    with pytest.raises(AssertionError, match="assert 0"):
+        check(CASES["gpt2-tied, scaled, 0 kept, by 3"])
 
 
-@pytest.mark.parametrize(
-    ("family", "trained"),
-    [
-        ("gpt2-tied", ("h.0.", "ln_f")),  # embeddings frozen, and the layer behind them trained
-        ("gpt2-tied", ("h.1.mlp",)),
-        ("gpt2-tied", ("wpe",)),
-        ("gpt2-tied", ("wte",)),
-        ("gpt2-untied", ("lm_head",)),
-        ("gpt2-untied", ("wte",)),
-        ("llama-untied", ("lm_head",)),
-        ("llama-tied", ("layernorm", "norm.weight")),
-        ("llama-untied", ("embed_tokens",)),
-        ("llama-tied", ("k_proj", "v_proj")),
-    ],
-)
-def test_frozen_parts(family, trained):
-    model = keep_trained(build(family), *trained)
-    assert 0 < len(oracle.trained(model)) < len(list(model.parameters()))
-    mine, theirs = LOSSES["published"]
-    units = random_units(6, 4, 2)
-    expected = oracle.clipped(model, units, theirs, 0.05)
-    actual = run_engine(model, units, mine, 3, max_grad_norm=0.05)
-    assert oracle.largest_error(actual, expected) < EXACT
-
-
-@settings(max_examples=12, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(
     family=st.sampled_from(FAMILIES),
     lora=st.booleans(),
@@ -147,7 +214,7 @@ def test_frozen_parts(family, trained):
 def test_any_shape(
     family, lora, units, per_unit, longest, physical, bounded, kept_bytes, max_grad_norm, seed
 ):
-    model = with_adapters(build(family)) if lora else build(family)
+    model = of(family, lora=lora)()
     made = random_units(seed, units, per_unit, prompt=(1, longest), text=(1, longest))
     name = "plain" if per_unit == 1 else "bounded" if bounded else "published"
     mine, theirs = LOSSES[name]
@@ -156,42 +223,104 @@ def test_any_shape(
     assert oracle.largest_error(actual, expected) < EXACT
 
 
-@pytest.mark.parametrize("family", ["gpt2-tied", "llama-untied"])
-def test_buffers_and_chunks_change_nothing(family, monkeypatch):
-    monkeypatch.setattr(vocabulary, "PIECE", 3)
-    monkeypatch.setattr(engine, "BUFFER_NUMBERS", 2 * VOCABULARY * 16)
-    assert_exact(build(family), random_units(7, 5, 2), "published")
-
-
-CHECKPOINTED = Execution(gradient_checkpointing=True)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        lambda: build("gpt2-tied"),
-        lambda: build("llama-untied"),
-        lambda: with_adapters(build("llama-tied")),
-        lambda: with_adapters(build("gpt2-untied")),
-        lambda: keep_trained(build("gpt2-tied"), "h.0.attn", "ln_f"),  # the graph starts in a layer
-        lambda: keep_trained(build("llama-tied"), "layers.1.mlp"),
-        lambda: keep_trained(build("llama-untied"), "lm_head"),  # no layer is trained
-    ],
-)
-def test_layers_computed_twice_change_nothing(model):
-    assert_exact(model(), random_units(12, 5, 2), "bounded", 3, execution=CHECKPOINTED)
+def test_rows_cut_out_of_longer_ones_are_taken():
+    """A slice of a tensor is not contiguous; what it is must not matter."""
+    units, loss = random_units(4, 4, 2), LOSSES["bounded"][0]
+    made, sums = to_sequences(units), []
+    wide = [torch.nn.functional.pad(x, (0, 5)) for x in (made.input_ids, made.loss_mask)]
+    for ids, mask in ((made.input_ids, made.loss_mask), [x[:, :-5] for x in wide]):
+        clipper = ClippingEngine(build("gpt2-tied"), C)
+        clipper.add(Sequences(ids, mask, 2), loss)
+        sums.append(clipper.sums)
+    for one, other in zip(*sums, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 def test_checkpointing_computes_each_layer_twice_until_closed():
     model, calls = build("gpt2-tied"), []
     model.transformer.h[1].mlp.register_forward_hook(lambda *_: calls.append(1))
-    clipper = ClippingEngine(model, C, CHECKPOINTED)
+    clipper = ClippingEngine(model, C, TWICE)
+    assert not clipper.checkpoint_layers()  # it is on already
     calls.clear()
     clipper.add(to_sequences(random_units(12, 5, 2)), LOSSES["bounded"][0])
     assert len(calls) == 2
     clipper.close()
     model(input_ids=torch.ones(1, 4, dtype=torch.long))
     assert len(calls) == 3 and "forward" not in vars(model.transformer.h[1])
+
+
+# -- limits and scales -----------------------------------------------------------------------------
+
+UNITS = random_units(21, 5, 2)
+MINE, THEIRS = LOSSES["bounded"]
+
+
+@pytest.mark.parametrize("name", ["gpt2-tied", "lora"])
+def test_ones_are_bit_for_bit_the_plain_geometry(name):
+    model = GEOMETRIES[name]()
+    ones = [
+        Scale(torch.ones(p.shape[-1]), torch.ones(p.shape[0]) if p.dim() == 2 else None)
+        for p in oracle.trained(model).values()
+    ]
+    scaled, plain = (run_engine(model, UNITS, MINE, 3, scales=s) for s in (ones, ()))
+    assert scaled.norms == plain.norms
+    assert all(torch.equal(scaled.sums[n], plain.sums[n]) for n in plain.sums)
+
+
+def test_each_unit_moves_the_sum_by_its_own_limit():
+    model = build("gpt2-tied")
+    names = list(oracle.trained(model))
+    gradients = [oracle.unit_gradient(model, unit, THEIRS) for unit in UNITS]
+    limits = torch.tensor([1.0, 0.5, 0.1, 0.02, 0.7])
+    clipper = ClippingEngine(model, C)
+    report = clipper.add(to_sequences(UNITS), MINE, limits)
+    assert bool((report.norms > 1.0).all())
+    apart = [
+        oracle.clip_and_sum([g], names, c) for g, c in zip(gradients, limits.tolist(), strict=True)
+    ]
+    everyone = [total.clone() for total in clipper.sums]
+    for name, total in zip(names, everyone, strict=True):
+        right = sum(one.sums[name] for one in apart)
+        assert oracle.relative_error(total, right) < 1e-7  # the limits are float32 here
+    for left_out in range(len(UNITS)):
+        others = [i for i in range(len(UNITS)) if i != left_out]
+        clipper.zero()
+        clipper.add(to_sequences([UNITS[i] for i in others]), MINE, limits[others])
+        moved = [a - b for a, b in zip(everyone, clipper.sums, strict=True)]
+        assert oracle.norm(moved) == pytest.approx(float(limits[left_out]), rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    "limits", [[1.0] * 4, [1.0, 1.0, 1.0, 1.0, 1.1], [0.0] * 5, [math.nan] * 5, [[1.0] * 5]]
+)
+def test_wrong_limits_are_refused(limits):
+    clipper = ClippingEngine(build("gpt2-tied"), C)
+    with pytest.raises(ValueError, match="limits"):
+        clipper.add(to_sequences(UNITS), MINE, torch.tensor(limits))
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
+def test_a_scale_must_be_positive_and_finite(wrong):
+    for factors in ({"columns": torch.tensor([1.0, wrong])}, {"rows": torch.tensor([wrong, 1.0])}):
+        with pytest.raises(ValueError, match="positive"):
+            Scale(**factors)
+
+
+def test_scales_must_fit_and_may_not_change_within_a_batch():
+    clipper = ClippingEngine(build("gpt2-tied"), C)
+    plain = [Scale() for _ in clipper.parameters]
+    with pytest.raises(ValueError, match="does not fit"):
+        clipper.rescale([Scale(torch.ones(2)), *plain[1:]])
+    with pytest.raises(ValueError):
+        clipper.rescale(plain[1:])
+    clipper.add(to_sequences(UNITS), MINE)
+    with pytest.raises(ValueError, match="between zero"):
+        clipper.rescale(plain)
+    clipper.zero()
+    clipper.rescale(plain)
+
+
+# -- precision -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -10,7 +10,7 @@ from twinset.privacy.mechanism.noise import ExactPair, GaussianGrid, grid_step, 
 from twinset.privacy.mechanism.randomness import KeyStream
 
 KEYS = bytes(32), bytes([1] * 32)
-MANY = 100_001  # an odd number of several blocks
+MANY = 40_001  # an odd number of several blocks
 STD, STEP = 0.8, 2.0**-9  # finer than grids are: more is close to a half
 mpmath.mp.prec = 200
 
@@ -31,24 +31,6 @@ class Watched(GaussianGrid):
         super()._refine(sums, std, step, pairs)
 
 
-def level_1_bits(count, dtype):
-    """Yield, of each block, the place of its first number and its words and turns, from the key."""
-    stream, size = KeyStream(KEYS[0]), np.dtype(dtype).itemsize
-    for start in range(0, count, noise.AT_ONCE):
-        pairs = -(-min(noise.AT_ONCE, count - start) // 2)
-        bits = stream.fill(np.empty(pairs * (8 + size), np.uint8))
-        yield start, bits[: 8 * pairs].view(np.uint64) >> 1, bits[8 * pairs :].view(f"i{size}")
-
-
-def further_bits(watched):
-    """Return of each refined pair, by the place of its cosine, the further bits of both."""
-    stream, found = KeyStream(KEYS[1]), {}
-    for places in watched.refined:
-        more = stream.fill(np.empty((2, len(places)), np.uint64)).T.tolist()
-        found |= dict(zip(places.tolist(), more, strict=True))
-    return found
-
-
 def pair_of(word, turn, turn_bits):
     """Return cosine and sine of (word, bits) and turn, to 200 bits, in the middle of the rest."""
     u, v = (mpmath.ldexp(2 * n + 1, -b - 1) for n, b in (word, (turn, turn_bits)))
@@ -59,24 +41,27 @@ def pair_of(word, turn, turn_bits):
 
 def true_numbers(watched, count, dtype):
     """Return the (count,) Gaussian numbers that all bits drawn stand for, by mpmath."""
-    further, out, size = further_bits(watched), [None] * count, 8 * np.dtype(dtype).itemsize
-    for start, words, turns in level_1_bits(count, dtype):
+    first, second = map(KeyStream, KEYS)
+    further, out, size = {}, [None] * count, np.dtype(dtype).itemsize
+    for places in watched.refined:  # further bits of both, by the place of the cosine
+        more = second.fill(np.empty((2, len(places)), np.uint64)).T.tolist()
+        further |= dict(zip(places.tolist(), more, strict=True))
+    for start in range(0, count, noise.AT_ONCE):
+        pairs = -(-min(noise.AT_ONCE, count - start) // 2)
+        bits = first.fill(np.empty(pairs * (8 + size), np.uint8))
+        words, turns = bits[: 8 * pairs].view(np.uint64) >> 1, bits[8 * pairs :].view(f"i{size}")
         for i, (word, turn) in enumerate(zip(words.tolist(), turns.tolist(), strict=True)):
             a, b = further.get(start + i, (1 << 63, 1 << 63))  # unknown: about the middle
-            z = pair_of((word << 64 | a, 127), turn << 64 | b, size + 64)
-            for place, number in zip((start + i, start + i + len(words)), z, strict=True):
+            z = pair_of((word << 64 | a, 127), turn << 64 | b, 8 * size + 64)
+            for place, number in zip((start + i, start + i + pairs), z, strict=True):
                 if place < count:
                     out[place] = number
     return out
 
 
-def floor(number):
-    return int(mpmath.floor(number))
-
-
 def rounded(exact, z, std=STD, step=STEP):
     return [
-        floor(mpmath.mpf(s) / step + mpmath.mpf(std) / step * n + 0.5) * step
+        int(mpmath.floor(mpmath.mpf(s) / step + mpmath.mpf(std) / step * n + 0.5)) * step
         for s, n in zip(exact.tolist(), z, strict=True)
     ]
 
@@ -90,44 +75,38 @@ def noisy(exact, std=STD, step=STEP):
 @pytest.fixture(scope="module", autouse=True)
 def small_blocks():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise, "AT_ONCE", 1 << 15)
+        patch.setattr(noise, "AT_ONCE", 1 << 13)
         patch.setattr(noise, "WAITING", 300)
         yield
 
 
-@pytest.fixture(scope="module")
-def hard():
-    """Return sums with noise, and what they are by mpmath."""
+def test_every_released_number_is_rounded_as_the_real_one_and_without_a_margin_some_are_not(
+    monkeypatch,
+):
     watched, out = noisy(sums())
-    return watched, out, np.array(rounded(sums(), true_numbers(watched, MANY, np.float32)))
-
-
-def test_every_released_number_is_rounded_as_the_real_one(hard):
-    watched, out, truth = hard
+    truth = np.array(rounded(sums(), true_numbers(watched, MANY, np.float32)))
     assert np.array_equal(out, truth)
     share = sum(map(len, watched.refined)) / (MANY / 2)
     assert 0.01 < share < 0.1  # some were refined, by far not all
-
-
-def test_without_a_margin_some_are_wrong(hard, monkeypatch):
     monkeypatch.setattr(noise, "MARGIN", {4: 0.0})
     monkeypatch.setattr(noise, "SLACK", {4: 0.0})
     monkeypatch.setattr(noise, "NEAREST", 0.0)
-    wrong = noisy(sums())[1] != hard[2]
+    wrong = noisy(sums())[1] != truth
     assert 1 <= wrong.sum() < 0.01 * MANY
 
 
-@pytest.mark.parametrize(
-    ("dtype", "scale", "std"),
-    [
-        (np.float64, 1.0, 0.3),
-        (np.float64, 1e15, 0.3),  # multiples that have more bits than a float64
-        (np.float32, 1e9, 100.0),
-        (np.float32, 1e-30, 1e-30),
-        (np.float32, 1e-44, 1e20),
-    ],
-)
-def test_other_sizes_are_rounded_as_exactly(dtype, scale, std):
+SIZES = [  # precision, size of the sums, standard deviation
+    (np.float32, 1.0, 0.8),
+    (np.float64, 1.0, 0.3),
+    (np.float64, 1e15, 0.3),  # multiples that have more bits than a float64
+    (np.float32, 1e9, 100.0),
+    (np.float32, 1e-30, 1e-30),
+    (np.float32, 1e-44, 1e20),
+]
+
+
+@pytest.mark.parametrize(("dtype", "scale", "std"), SIZES)
+def test_sums_of_any_size_are_rounded_as_exactly(dtype, scale, std):
     exact = (sums(2001, np.float64) * scale).astype(dtype)
     step = grid_step(std)
     watched, out = noisy(exact, std, step)
@@ -152,17 +131,12 @@ def test_level_3_takes_bits_until_they_are_enough():
     """The noise is 2³⁰⁰ steps wide, so that 127 bits leave the multiple open, and 319 may do."""
     pair = ExactPair((5 << 60, 63), (-3 << 28, 32), KeyStream(KEYS[0]))
     found = [pair.nearest(0.5, 2.0**300, 1.0, sine=sine) for sine in (False, True)]
-    mpmath.mp.prec, stream = 800, KeyStream(KEYS[0])
-    try:
-        word, turn = 5 << 60, -3 << 28
-        more = stream.fill(np.empty((8, 2), np.uint64)).tolist()
-        for a, b in more:
+    word, turn = 5 << 60, -3 << 28
+    with mpmath.workprec(800):
+        for a, b in KeyStream(KEYS[0]).fill(np.empty((8, 2), np.uint64)).tolist():
             word, turn = word << 64 | a, turn << 64 | b
         z = pair_of((word, 63 + 8 * 64), turn, 32 + 8 * 64)
-        truth = [floor(mpmath.ldexp(n, 300) + 1) for n in z]
-    finally:
-        mpmath.mp.prec = 200
-    assert found == [float(n) for n in truth]
+        assert found == [float(int(mpmath.floor(mpmath.ldexp(n, 300) + 1))) for n in z]
 
 
 class Zeros(KeyStream):
@@ -177,46 +151,33 @@ class Zeros(KeyStream):
         return super().fill(out) if self._calls < 0 else out.__imul__(np.uint64(0))
 
 
-def test_no_tail_ends():
+def test_no_tail_ends_and_extreme_words_are_left_to_level_3(monkeypatch):
     pair = ExactPair((0, 63), (1 << 20, 32), Zeros(KEYS[0], 4))
     assert 18 < pair.nearest(0.0, 1.0, 2.0**-6, sine=False) < 23  # 319 zeros: sqrt(638 ln 2) = 21
     pair = ExactPair((2**63 - 1, 63), (0, 32), KeyStream(KEYS[0]))
     assert pair.nearest(0.0, 1.0, 2.0**-6, sine=False) == 0.0
 
-
-def test_extreme_words_are_left_to_level_3(monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        noise.ExactPair, "nearest", lambda *given, **which: drawn.append(which) or 7.0
-    )
-    grid = GaussianGrid(Zeros(KEYS[0], 1), KeyStream(KEYS[1]))
-    out = np.zeros(4)
+    monkeypatch.setattr(noise.ExactPair, "nearest", lambda *given, **which: 7.0)
+    grid, out = GaussianGrid(KeyStream(KEYS[0]), KeyStream(KEYS[1])), np.zeros(4)
     grid._stream.fill = lambda bits: np.copyto(bits, 0) or bits
     grid.add(out, 1.0, 2.0**-6)
-    assert len(drawn) == 4 and out.tolist() == [7.0] * 4
+    assert out.tolist() == [7.0] * 4
 
 
-def largest_error(dtype):
-    """How far numbers of level 1 are from those of level 2, where they are used."""
-    largest = 0.0
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numpy_errs_by_far_less_than_the_margin(dtype):
+    """What level 1 assumes of NumPy's functions, over 2.6 million numbers, where they are used."""
+    largest, size = 0.0, np.dtype(dtype).itemsize
     for seed in range(20):
         raw = np.random.default_rng(seed)
         words = raw.integers(0, 2**63, 1 << 16)
-        turns = raw.integers(-(2**31), 2**31, 1 << 16).astype(np.int32)
-        if np.dtype(dtype).itemsize == 8:
-            turns = turns.astype(np.int64) * 2**32 + raw.integers(0, 2**32, 1 << 16)
+        turns = raw.integers(-(2 ** (8 * size - 1)), 2 ** (8 * size - 1), 1 << 16, f"i{size}")
         more = raw.integers(0, 2**64, (2, 1 << 16), np.uint64)
         radius, out = np.empty(1 << 16, dtype), np.empty(1 << 17, dtype)
         off = polar(words, turns, radius, out) - refined(words, turns, more).ravel()
         used = np.tile((radius >= noise.NEAREST) & (radius <= noise.FARTHEST), 2)
         largest = max(largest, float(np.abs(off[used]).max()))
-    return largest
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_numpy_errs_by_far_less_than_the_margin(dtype):
-    """What level 1 assumes of NumPy's functions, over 2.6 million numbers."""
-    assert 0 < largest_error(dtype) < noise.MARGIN[np.dtype(dtype).itemsize] / 3
+    assert 0 < largest < noise.MARGIN[size] / 3
 
 
 def test_level_2_errs_by_far_less_than_its_margin():
@@ -232,10 +193,10 @@ def test_level_2_errs_by_far_less_than_its_margin():
 
 
 def is_on_grid_as_gaussian(multiples, centre, std):
-    """Whether whole numbers could be a Gaussian number's nearest ones, by a chi-square test."""
+    """Whether numbers could be the nearest whole ones to a Gaussian's, by a chi-square test."""
+    assert (multiples == np.rint(multiples)).all()
     low, high = int(multiples.min()), int(multiples.max())
-    edges = np.arange(low, high + 2) - 0.5
-    below = stats.norm.cdf(edges, centre, std)
+    below = stats.norm.cdf(np.arange(low, high + 2) - 0.5, centre, std)
     below[0], below[-1] = 0.0, 1.0
     expected = len(multiples) * np.diff(below)
     counted = np.bincount((multiples - low).astype(int), minlength=len(expected))
@@ -248,14 +209,11 @@ def is_on_grid_as_gaussian(multiples, centre, std):
 @pytest.mark.parametrize("std", [1.0, 0.999])
 def test_the_grid_has_gaussian_probabilities(dtype, std):
     step = grid_step(std)
-    out = noisy(np.full(400_000, 0.3, dtype), std, step)[1]
-    multiples = out.astype(np.float64) / step
-    assert (multiples == np.rint(multiples)).all()
-    centre = float(np.array(0.3, dtype)) / step
-    assert is_on_grid_as_gaussian(multiples, centre, std / step)
-    assert not is_on_grid_as_gaussian(multiples, centre, std / step * 2 / 3)
-    assert not is_on_grid_as_gaussian(multiples, centre, std / step * 3 / 2)
-    assert not is_on_grid_as_gaussian(multiples, centre + 5, std / step)
+    multiples = noisy(np.full(400_000, 0.3, dtype), std, step)[1].astype(np.float64) / step
+    centre, wide = float(np.array(0.3, dtype)) / step, std / step
+    assert is_on_grid_as_gaussian(multiples, centre, wide)
+    for wrong in ((centre, wide * 2 / 3), (centre, wide * 3 / 2), (centre + 5, wide)):
+        assert not is_on_grid_as_gaussian(multiples, *wrong)
 
 
 @pytest.mark.parametrize("std", [1e-30, 0.7, 1.0, 1.9999, 1e30])
@@ -276,14 +234,11 @@ def test_each_number_may_have_its_own_noise_and_grid(monkeypatch):
     assert np.array_equal(out[50_000:100_000], one[50_000:100_000])
 
 
-def test_zero_has_no_sign():
+def test_zero_has_no_sign_and_what_is_not_finite_stays():
     """-0.0 is what NumPy rounds a small negative number to: its sign is a bit of the sum's."""
     out = noisy(np.zeros(200_000, np.float32), 1.0, 2.0**-6)[1]
     assert (out == 0).sum() > 500 and not np.signbit(out[out == 0]).any()
     assert np.signbit(np.rint(np.float32(-0.3)))
-
-
-def test_what_is_not_finite_stays():
     exact = np.array([np.inf, 1.0, -np.inf, np.nan, 2.0], np.float32)
     out = noisy(exact, 1e-3, grid_step(1e-3))[1]
     assert np.array_equal(np.isfinite(out), np.isfinite(exact))
@@ -292,7 +247,7 @@ def test_what_is_not_finite_stays():
 
 def test_refinement_does_not_move_the_noise_of_what_follows():
     """Streams of their own: sums that need more further bits leave the others' noise as it is."""
-    first, second = (np.zeros(300_000), np.zeros(300_000))
+    first, second = np.zeros(300_000), np.zeros(300_000)
     first[:1000] = 1e12  # beyond level 1
     (few, plain), (many, large) = noisy(second, 1.0, 2.0**-6), noisy(first, 1.0, 2.0**-6)
     assert sum(map(len, many.refined)) > sum(map(len, few.refined))

@@ -304,7 +304,7 @@ def batch_interference(
                     raise
             shape = shape._replace(units=max(1, shape.units // 2))
     engine.zero()
-    return torch.tensor(found, dtype=torch.float64).max().item()  # of a NaN that is NaN, no 0
+    return torch.tensor(found, dtype=torch.float64).max().item()
 
 
 def _interference(
@@ -332,4 +332,6 @@ def _interference(
     stays = second < units
     worst = (norms[order[stays]] - again[stays]).abs().max() / engine.max_grad_norm
     moved = float((part - part_again).norm()) / engine.max_grad_norm
-    return max(float(worst), moved if moved > SUM_ROUNDING else 0.0)
+    # Python's max would lose a NaN.
+    both = torch.tensor([float(worst), 0.0 if moved <= SUM_ROUNDING else moved], dtype=torch.float64)
+    return both.max().item()

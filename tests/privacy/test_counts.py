@@ -1,0 +1,180 @@
+"""Noisy counts of labels, tokens and lengths: what one unit moves, and attacks on it.
+
+The noise itself is tried in `test_noise`.
+"""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from twinset.privacy.mechanism import counts
+from twinset.privacy.mechanism.counts import (
+    COMMON,
+    LEAST,
+    RARE,
+    LengthBins,
+    TokenMarginals,
+    TokenWeights,
+    proportional_rows,
+    release_label_counts,
+    release_token_marginals,
+    without_negatives,
+)
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.vector_sum import VectorSum
+
+# -- labels ----------------------------------------------------------------------------------------
+
+PUBLIC = [("bad",), ("good",), ("mixed",)]
+
+
+def test_combinations_without_records_get_few_rows():
+    """Set to 0 alone, noise below 0 leaves what is above: rows of labels that no record has."""
+    assert without_negatives((-5, -1, 0)) == without_negatives((-5, 4, 1)) == (1, 1, 1)
+    assert without_negatives((-5, 4, 2)) == (0, 1, 0)
+    labels, public = [(i % 10,) for i in range(3000)], [(i,) for i in range(200)]
+    noisy, _ = release_label_counts(labels, public, 7.0, Randomness.for_tests(9))
+    cut = np.maximum(noisy, 0)
+    kept = np.array(without_negatives(noisy))
+    assert kept.min() == 0 and kept.sum() == sum(noisy)
+    assert kept[10:].sum() / kept.sum() < 0.04 < 0.1 < cut[10:].sum() / cut.sum()
+    assert np.abs(kept[:10] - 300).max() < 50
+
+
+@pytest.mark.parametrize(
+    ("labels", "public", "message"),
+    [
+        ([("bad",), ("secret",)], PUBLIC, "row 2 "),
+        ([], [], "distinct"),
+        ([], [("bad",), ("bad",)], "distinct"),
+    ],
+)
+def test_the_public_set_must_be_a_set_that_has_every_label(labels, public, message):
+    with pytest.raises(ValueError, match=message) as error:
+        release_label_counts(labels, public, 1.0, Randomness.for_tests(0))
+    assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("counts", "rows", "expected"),
+    [
+        ((1.0, 1.0, 1.0), 10, (4, 3, 3)),
+        ((0.0, 2.5), 7, (0, 7)),
+        ((5.0, 3.0, 2.0), 0, (0, 0, 0)),
+        ((1e-9, 1e9), 3, (0, 3)),
+        ((0.1, 0.2, 0.7), 10, (1, 2, 7)),
+        *((counts, 5, None) for counts in ((0.0, 0.0), (-1.0, 2.0), (float("nan"), 1.0), ())),
+    ],
+)
+def test_rows_are_shared_out_exactly_or_not_at_all(counts, rows, expected):
+    if expected is not None:
+        assert proportional_rows(counts, rows) == expected
+    else:
+        with pytest.raises(ValueError):
+            proportional_rows(counts, rows)
+
+
+# -- tokens and lengths ----------------------------------------------------------------------------
+
+END, VOCABULARY = 0, 300
+TEXTS = [
+    [([5, 7, 7, END], (0, 1))],
+    [([7, 9, END], (1, 1))],
+    [(list(range(1, 200)), (1, 0))],  # longer than may be
+]
+WEIGHTS = TokenWeights(
+    np.where(np.arange(VOCABULARY) % 2, 1.0, 0.25) * np.sign(range(VOCABULARY)), 4
+)
+BINS = LengthBins(64, END)
+LONGEST = (2 * (WEIGHTS.bound**2 + 1)) ** 0.5  # of two attributes, tokens and length
+
+
+def released(units, noise=0.0, seed=0, bins=BINS):
+    randomness = Randomness.for_tests(seed)
+    return release_token_marginals(units, (2, 2), WEIGHTS, noise, randomness, bins)
+
+
+def flat(marginals):
+    """What noise is alike on: counts times their tokens' weights, and counts of lengths."""
+    tokens = [(each * WEIGHTS.weights).ravel() for each in marginals.counts]
+    return np.concatenate([*tokens, *(each.ravel() for each in marginals.lengths)])
+
+
+def test_it_counts_texts_of_each_label_value_by_token_and_length():
+    found, event = released(TEXTS)
+    assert event is None  # without noise
+    counts = released(TEXTS[:2])[0].counts
+    assert counts[0][:, 7] == pytest.approx([1, 1], abs=1e-5)
+    assert counts[1][:, 7] == pytest.approx([0, 2], abs=1e-5)
+    assert not counts[0][:, END].any() and counts[0][0, 9] == 0
+    first, second = found.lengths
+    # three tokens, two, and one that does not end
+    assert [BINS.of(ids) for ((ids, _),) in TEXTS] == [0, 0, len(BINS) - 1]
+    assert [first[0, 0], first[1, 0], first[1, -1], second[0, -1]] == pytest.approx([1] * 4, 1e-5)
+    assert second[1, 0] == pytest.approx(2, abs=1e-5)
+    assert first.sum() == second.sum() == pytest.approx(3, abs=1e-4)
+
+
+@pytest.mark.parametrize("gone", range(len(TEXTS)))
+def test_a_unit_moves_the_counts_by_the_length_that_noise_is_measured_in(gone):
+    fewer = [unit for i, unit in enumerate(TEXTS) if i != gone]
+    change = flat(released(TEXTS)[0]) - flat(released(fewer)[0])
+    assert 0 < np.linalg.norm(change) <= LONGEST
+    owner = [TEXTS[gone][0]] * 5 + [TEXTS[0][0]] * 3  # of many texts
+    assert np.linalg.norm(flat(released([owner])[0])) <= LONGEST
+
+
+def test_a_text_that_is_too_long_counts_for_less_all_tokens_alike():
+    counts = released([TEXTS[2]])[0].counts[0][1, 1:200]
+    assert counts == pytest.approx(np.full(199, counts[0]), abs=1e-5)
+    assert 0 < counts[0] < 0.6
+
+
+def test_common_and_rare_tokens_make_way_for_those_between():
+    frequencies = np.array([0.9, 16 * COMMON, COMMON, RARE, RARE / 4, 1e-9])
+    found = TokenWeights.from_frequencies(frequencies, END)
+    assert found.weights == pytest.approx([0, 0.5, 1, 1, 0.5, LEAST])
+    many = np.full(VOCABULARY, COMMON)
+    bound = TokenWeights.from_frequencies(many, END).bound
+    assert bound == pytest.approx(((VOCABULARY - 1) * COMMON) ** 0.5)
+
+
+@pytest.mark.parametrize("bins", [BINS, None])
+def test_noise_is_of_the_deviation_that_is_stated_and_read_as_it_was_written(tmp_path, bins):
+    marginals, event = released(TEXTS, 3.0, bins=bins)
+    longest = LONGEST if bins else WEIGHTS.bound * 2**0.5
+    assert event.noise_multiplier == 3.0 and marginals.deviation == pytest.approx(3.0 * longest)
+    drawn = flat(marginals) - flat(released(TEXTS, bins=bins)[0])
+    assert drawn.std() == pytest.approx(marginals.deviation, rel=0.1)
+    assert marginals.noise[2] == marginals.noise[1] * 4 and marginals.noise[END] == np.inf
+    marginals.save(tmp_path / "m.npz")
+    read = TokenMarginals.load(tmp_path / "m.npz")
+    assert (flat(read) == flat(marginals)).all()
+    assert (read.noise == marginals.noise).all() and read.units == marginals.units
+    assert [each.shape for each in read.lengths] == [(2, len(BINS))] * (2 if bins else 0)
+
+
+class Unclipped(VectorSum):
+    """Adds vectors twice as long as they may be."""
+
+    def add_at(self, places, values):
+        super().add_at(places, values)
+        super().add_at(places, values)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_best_attacker_is_right_as_often_as_one_gaussian_release_allows(broken, monkeypatch):
+    """One who knows all other units. The control: more weight than was accounted for."""
+    if broken:
+        monkeypatch.setattr(counts, "VectorSum", Unclipped)
+    runs, long = 800, [([*range(1, 100)], (0, 0))]
+    there, away = (
+        np.array([flat(released(units, 1.0, seed + start)[0]) for seed in range(runs // 2)])
+        for units, start in (([long], 0), ([], runs))
+    )
+    direction = flat(released([long])[0])
+    cut = direction @ direction / 2
+    right = ((there @ direction > cut).mean() + (away @ direction <= cut).mean()) / 2
+    luck = 3 * 0.5 / runs**0.5
+    assert right > norm.cdf(0.5) - luck
+    assert (right < norm.cdf(0.5) + luck) == (not broken)

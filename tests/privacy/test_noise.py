@@ -1,0 +1,183 @@
+"""All noise has the stated standard deviation and a Gaussian's shape, into the tails.
+
+One table of all ways in which noise is drawn. Each test is shown to notice a fault.
+"""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.mechanism import noise
+from twinset.privacy.mechanism.counts import (
+    TokenWeights,
+    release_label_counts,
+    release_token_marginals,
+)
+from twinset.privacy.mechanism.noise import Gaussian, _add_there, add_gaussian_, polar
+from twinset.privacy.mechanism.randomness import KeyStream, Randomness
+from twinset.privacy.mechanism.vector_sum import VectorSum
+
+MANY, AT_ONCE = 1 << 24, 1 << 16
+STD = 2.5
+
+
+def is_gaussian(draws, std):
+    """Whether draws could be N(0, std²), by Kolmogorov-Smirnov and by their variance."""
+    shape = stats.kstest(draws / std, "norm").pvalue
+    spread = stats.chi2(len(draws)).cdf(float(np.sum((draws / std) ** 2)))
+    return shape > 1e-4 and 1e-4 < spread < 1 - 1e-4
+
+
+def added(dtype, randomness):
+    tensor = torch.full((50, 400), 3.0, dtype=dtype)
+    assert add_gaussian_(tensor, STD, randomness) is tensor and tensor.dtype == dtype
+    return (tensor - 3.0).double().flatten().numpy(), STD
+
+
+def scaled(randomness):
+    scales = torch.linspace(0.5, 2, 20_000)
+    return (add_gaussian_(torch.zeros(20_000), STD, randomness, scales) / scales).numpy(), STD
+
+
+def for_a_gpu(randomness):
+    numbers = torch.full((20_000,), 0.3)
+    _add_there([numbers], STD, randomness)
+    return (numbers - 0.3).numpy(), STD
+
+
+def of_label_counts(randomness, most=1):
+    """Half of the combinations have no record: they must get noise, too."""
+    labels = [(i,) for i in range(4000)]
+    noisy, event = release_label_counts(labels[:2000] * 3, labels, 20.0, randomness, most)
+    assert event == GaussianRelease(20.0, "label counts")
+    return noisy - np.repeat([3.0, 0.0], 2000), 20.0 * most
+
+
+def of_token_marginals(randomness):
+    weights = TokenWeights(np.full(5000, 0.5), 4.0)
+    found, event = release_token_marginals([], (2, 2), weights, 3.0, randomness)
+    assert event == GaussianRelease(3.0, "token marginals")
+    return np.concatenate(found.counts).ravel() * 0.5, 3.0 * (2 * 4.0**2) ** 0.5
+
+
+WAYS = {
+    "float32": lambda r: added(torch.float32, r),
+    "float64": lambda r: added(torch.float64, r),
+    "in threads": lambda r: added(torch.float32, r),
+    "of its own size each": scaled,
+    "for a GPU": for_a_gpu,
+    "label counts": of_label_counts,
+    "label counts by owner": lambda r: of_label_counts(r, most=5),
+    "token marginals": of_token_marginals,
+    "vector sum": lambda r: (VectorSum(20_000).release(STD, r), STD),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_noise_has_the_stated_standard_deviation(way, monkeypatch):
+    if way == "in threads":
+        monkeypatch.setattr(noise, "AT_ONCE", 300)
+        monkeypatch.setattr(noise, "THREADS_FROM", 1000)
+    randomness = Randomness.for_tests(1)
+    draws, std = WAYS[way](randomness)
+    assert is_gaussian(draws, std)
+    assert not is_gaussian(draws, std * 2 / 3) and not is_gaussian(draws, std * 3 / 2)
+    assert are_independent(draws[:-1:2], draws[1::2])
+    assert are_independent(draws, WAYS[way](randomness)[0])  # the next call
+
+
+def test_threads_change_nothing_and_have_streams_of_their_own(monkeypatch):
+    monkeypatch.setattr(noise, "AT_ONCE", 300)
+    monkeypatch.setattr(noise, "THREADS_FROM", 1000)
+    drawn = add_gaussian_(torch.zeros(40_000), 2.0, Randomness.for_tests(4)).numpy()
+    correlations = np.corrcoef(np.array_split(drawn, noise.NOISE_STREAMS))
+    assert np.abs(correlations - np.eye(noise.NOISE_STREAMS)).max() < 0.05
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    alone = add_gaussian_(torch.zeros(40_000), 2.0, Randomness.for_tests(4)).numpy()
+    assert np.array_equal(drawn, alone)
+
+
+def test_views_and_gradients_get_noise_in_place():
+    base, whole = torch.zeros(4, 6, requires_grad=True), torch.zeros(4, 6)
+    add_gaussian_(base, 1.0, Randomness.for_tests(3))
+    add_gaussian_(whole.t(), 1.0, Randomness.for_tests(3))
+    assert base.grad_fn is None and bool((base != 0).all()) and bool((whole != 0).all())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "std", "error"),
+    [
+        *((dtype, 1.0, TypeError) for dtype in (torch.bfloat16, torch.float16, torch.int64)),
+        *((torch.float32, std, ValueError) for std in (-1.0, float("nan"), float("inf"))),
+    ],
+)
+def test_low_precision_and_impossible_standard_deviations_are_refused(dtype, std, error):
+    with pytest.raises(error, match="float32 or float64|standard deviation"):
+        add_gaussian_(torch.zeros(3, dtype=dtype), std, Randomness.for_tests(0))
+
+
+# -- the numbers below it --------------------------------------------------------------------------
+
+
+def many(seed, dtype, count):
+    gaussian = Gaussian(KeyStream(bytes([seed] * 32)), np.dtype(dtype), AT_ONCE)
+    return np.concatenate([gaussian.draw(AT_ONCE).copy() for _ in range(count // AT_ONCE)])
+
+
+@pytest.fixture(scope="module")
+def draws():
+    return many(1, np.float32, MANY)
+
+
+def tails_are_gaussian(draws):
+    """Whether as many numbers as should lie beyond 1 … 5 standard deviations, on either side."""
+    beyond = [(int((s * draws > z).sum()), stats.norm.sf(z)) for z in range(1, 6) for s in (-1, 1)]
+    return min(stats.binomtest(k, len(draws), p).pvalue for k, p in beyond) > 1e-4
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [lambda d: 1.001 * d, lambda d: d[np.abs(d) < 4.5], lambda d: d + 0.001, lambda d: np.tanh(d)],
+    ids=["0.1 % too wide", "cut off at 4.5", "shifted by 0.001", "squashed"],
+)
+def test_the_tails_are_gaussian_and_other_tails_are_noticed(draws, broken):
+    assert tails_are_gaussian(draws)
+    assert not tails_are_gaussian(broken(draws))
+
+
+def test_the_whole_distribution_is_gaussian(draws):
+    for some in (draws[: 1 << 20], many(2, np.float64, 1 << 20)):
+        assert stats.kstest(some, "norm").pvalue > 1e-4
+
+
+def are_independent(x, y):
+    """Whether neither the numbers nor their squares go together."""
+    pairs = ((x, y), (x**2, y**2), (x, y**2))
+    return all(abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(len(x)) for a, b in pairs)
+
+
+def test_the_two_numbers_of_a_pair_are_independent(draws):
+    rows = draws[: 1 << 22].reshape(-1, 2, AT_ONCE // 2)
+    cosines, sines = rows[:, 0].ravel(), rows[:, 1].ravel()
+    assert are_independent(cosines, sines)
+    assert not are_independent(cosines, np.roll(cosines, 1) * np.abs(cosines))
+    assert are_independent(draws[:AT_ONCE], draws[AT_ONCE : 2 * AT_ONCE])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_extreme_bits_give_finite_numbers(dtype):
+    largest = np.iinfo(np.int64).max
+    words = np.array([0, 1, 2, largest, largest])
+    turns = np.array([0, 0, 0, 0, -1], f"i{np.dtype(dtype).itemsize}")
+    out = polar(words, turns, np.empty(5, dtype), np.empty(10, dtype))
+    assert np.isfinite(out).all()
+    assert out[0] == pytest.approx(np.sqrt(2 * 64 * np.log(2)), rel=1e-6)  # 9.42: as far as it goes
+    assert np.abs(out[3:5]).max() < 1e-3
+
+
+def test_an_odd_count_and_later_calls_follow_the_same_stream():
+    gaussian = Gaussian(KeyStream(bytes(32)), np.dtype(np.float64), 8)
+    first, second = gaussian.draw(5).copy(), gaussian.draw(8).copy()
+    assert len(first) == 5 and len(set(first) | set(second)) == 13
