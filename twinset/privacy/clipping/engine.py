@@ -186,8 +186,10 @@ def parameter_use(
     if isinstance(module, nn.Embedding):
         if module.padding_idx is not None:  # as in autograd, the padding's row gets no gradient
             b = b.masked_fill((a == module.padding_idx)[..., None], 0.0)
-        b = b.to(accumulation_dtype(b))
-        return EmbeddingUse(a, scale.per_row_of(a, scale.per_column(b)), module.num_embeddings)
+        b = scale.per_column(b.to(accumulation_dtype(b)))
+        if scale.rows is not None:  # those of the rows that the ids name
+            b = b / scale.rows[a][..., None]
+        return EmbeddingUse(a, b, module.num_embeddings)
     b = scale.per_column(b)  # factors of a normalisation
     return FormedUse((a * b).sum(1, dtype=accumulation_dtype(a, b)))  # (B, p)
 

@@ -176,10 +176,6 @@ class Scale:
         """Return x (…, m) divided by the rows' factors."""
         return x if self.rows is None else x / self.rows
 
-    def per_row_of(self, ids: Tensor, x: Tensor) -> Tensor:
-        """Return x (…, n) divided by the factors of the rows `ids` (…) that it belongs to."""
-        return x if self.rows is None else x / self.rows[ids][..., None]
-
     def mean(self) -> Tensor:
         """Return the mean of s over the whole parameter, a scalar.
 

@@ -333,5 +333,7 @@ def _interference(
     worst = (norms[order[stays]] - again[stays]).abs().max() / engine.max_grad_norm
     moved = float((part - part_again).norm()) / engine.max_grad_norm
     # Python's max would lose a NaN.
-    both = torch.tensor([float(worst), 0.0 if moved <= SUM_ROUNDING else moved], dtype=torch.float64)
+    both = torch.tensor(
+        [float(worst), 0.0 if moved <= SUM_ROUNDING else moved], dtype=torch.float64
+    )
     return both.max().item()

@@ -3,7 +3,7 @@
 `Units` knows each record by itself, or all records of one owner, by numbers and without any text.
 `WeightScale` says how a record's privacy weight follows from what the base model thinks of its
 text. Its numbers are public constants, fitted on public texts. The weight is a function of the
-record alone. That, and not its wisdom, is what a guarantee rests on.
+record alone. A guarantee rests on that, and not on how wise the weight is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Units:
     """The units of privacy of a table.
 
     Args:
-        records: how many there are.
+        records: number of records.
         owners: (records,) number of each record's owner, 0 … U - 1; None: each is its own.
         most: m, records of an owner that take part in a step.
     """
@@ -88,9 +88,9 @@ class WeightScale:
         """Refuse what is no scale."""
         if not all(isinstance(t, str) and t.strip() for t in (self.base_model, self.origin)):
             raise ValueError("weight scale: base_model and origin must be texts")
-        if not (_number(self.low) and _number(self.high) and 0 <= self.low < self.high):
+        if not (is_number(self.low) and is_number(self.high) and 0 <= self.low < self.high):
             raise ValueError("weight scale: needs 0 <= low < high, both finite")
-        one_each = len(self.shares) == len(STATED_WEIGHTS) and all(map(_number, self.shares))
+        one_each = len(self.shares) == len(STATED_WEIGHTS) and all(map(is_number, self.shares))
         if not one_each or min(self.shares) < 0 or not math.isclose(sum(self.shares), 1.0):
             raise ValueError("weight scale: shares must be five numbers that add up to 1")
 
@@ -106,7 +106,7 @@ class WeightScale:
         return rho.nan_to_num(nan=1.0, posinf=1.0).clamp(0.0, 1.0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+        """Return plain values, ready for JSON; `from_dict` reads them."""
         return asdict(self) | {"shares": list(self.shares)}
 
     @classmethod
@@ -139,6 +139,13 @@ def nearest_shares(weights: Tensor) -> tuple[float, ...]:
     return tuple((counts.double() / len(weights)).tolist())
 
 
-def _number(value: Any) -> bool:
-    largest = sys.float_info.max  # a JSON number may be larger
+def is_number(value: Any) -> bool:
+    """Return whether a value of a JSON file is a number that a float can hold.
+
+    NaN and infinity are none, nor is true.
+
+    >>> [is_number(value) for value in (1, 2.5, True, 10**400, float("nan"), "1")]
+    [True, True, False, False, False, False]
+    """
+    largest = sys.float_info.max
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest

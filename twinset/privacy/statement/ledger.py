@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import platform
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from importlib import metadata
@@ -21,7 +20,7 @@ from typing import Any
 from twinset.privacy.accounting.accountant import compose
 from twinset.privacy.accounting.events import Event, event_from_dict, event_to_dict
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.mechanism.units import WeightScale
+from twinset.privacy.mechanism.units import WeightScale, is_number
 from twinset.privacy.statement.theorems import (
     CLIPPING,
     FLAGGED,
@@ -39,11 +38,6 @@ from twinset.privacy.statement.theorems import (
 
 FORMAT_VERSION = 2  # of ledgers, and so of run folders, model folders and shares, which hold one
 MOST = 2**63 - 1  # of whole numbers: arithmetic with floats fails on a JSON number that is larger
-
-
-def _number(value: Any) -> bool:
-    largest = sys.float_info.max  # a JSON number may be larger; NaN and infinity are none here
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= largest
 
 
 def _whole(value: Any) -> bool:
@@ -71,14 +65,14 @@ def format_fault(stated: object) -> str | None:
 
 
 CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "delta": ("a number between 0 and 1", lambda v: _number(v) and 0 < v < 1),
+    "delta": ("a number between 0 and 1", lambda v: is_number(v) and 0 < v < 1),
     "target_epsilon": (
         "a finite number above 0, or null",
-        lambda v: v is None or (_number(v) and v > 0),
+        lambda v: v is None or (is_number(v) and v > 0),
     ),
     "records": ("a whole number of at least 1", lambda v: _whole(v) and v >= 1),
-    "sample_rate": ("above 0 and at most 1", lambda v: _number(v) and 0 < v <= 1),
-    "max_grad_norm": ("a finite number above 0", lambda v: _number(v) and v > 0),
+    "sample_rate": ("above 0 and at most 1", lambda v: is_number(v) and 0 < v <= 1),
+    "max_grad_norm": ("a finite number above 0", lambda v: is_number(v) and v > 0),
     "format_version": (str(FORMAT_VERSION), lambda v: _whole(v) and v == FORMAT_VERSION),
     "events": ("a list of events", lambda v: isinstance(v, list)),
     "library_versions": (

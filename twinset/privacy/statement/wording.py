@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 
 from twinset.privacy.accounting.accountant import says_something, up_decimals, up_digits
-from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT, THEOREMS, UNIT
 
@@ -157,7 +156,8 @@ def excludes(ledger: Ledger, released: Released) -> tuple[str, ...]:
     public = "; ".join(ledger.public_inputs)
     lines = (line.format(public_inputs=public, name=released.name) for line in _EXCLUDES)
     flagged = _EXCLUDES_FLAGGED if ledger.unit == FLAGGED_UNIT else ()
-    return (*flagged, *lines, *_caveats(ledger))
+    follow = delta_caveats(ledger.delta, ledger.records)
+    return (*flagged, *lines, *ledger.caveats, *follow)
 
 
 def none(reasons: list[str], ledger: Ledger, released: Released) -> str:
@@ -170,7 +170,8 @@ def none(reasons: list[str], ledger: Ledger, released: Released) -> str:
     """
     return (
         f"No privacy guarantee: none, because {'; and because '.join(reasons)}. "
-        f"Treat {released.everything} as private." + _minding(ledger.caveats)
+        f"Treat {released.everything} as private."
+        + "".join(f" Mind: {caveat}." for caveat in ledger.caveats)
     )
 
 
@@ -233,15 +234,8 @@ def by_weight(
     scale = ledger.weight_scale
     assert scale is not None
     each = ", ".join(f"{weight:g}: {up_decimals(epsilon)}" for weight, epsilon in rows)
-    return (
-        for_records(ledger, spent, group)
-        + f" Epsilon is smaller for records of a higher privacy weight ({each}). {_weighing(scale)}"
-    )
-
-
-def _weighing(scale: WeightScale) -> str:
-    """Say what makes a record's privacy weight."""
-    return (
+    return for_records(ledger, spent, group) + (
+        f" Epsilon is smaller for records of a higher privacy weight ({each}). "
         "The privacy weight of a record is a public function of its own text: 0 where "
         f"the base model ({scale.base_model}) needs {scale.low:.2f} nats a token or less, 1 from "
         f"{scale.high:.2f} on, and linear between: {scale.origin}. A text that sounds ordinary "
@@ -260,6 +254,13 @@ def for_flagged_spans(ledger: Ledger, spent: float, detectors: list[str], group:
     """
     eps, delta = up_decimals(spent), up_digits(ledger.delta)
     names = " and ".join(f"'{name}'" for name in detectors)
+    # One text in the place of another: (2ε, (1 + e^ε) δ). That says something where e^2ε times that
+    # δ is below 1, and that δ below 1/N, as for one text. From logarithms, so nothing overflows.
+    log_delta = math.log(ledger.delta) + spent + math.log1p(math.exp(-spent))
+    alike = "nothing is guaranteed. "
+    if 2 * spent + log_delta < 0 and math.log(max(1, ledger.records)) + log_delta < 0:
+        both = f"epsilon becomes {up_decimals(2 * spent)}"
+        alike = f"{both} and delta {up_digits(math.exp(log_delta))}. "
     return (
         f"NOT PROTECTED: everything that the detector {names} did not flag, and every label; the "
         "model was trained on it without noise and may repeat it word for word. Nor is it hidden "
@@ -268,21 +269,9 @@ def for_flagged_spans(ledger: Ledger, spent: float, detectors: list[str], group:
         f"{ledger.unit}, under the relation '{ledger.neighbouring}': the probability of any "
         "outcome where the unmasked text of a given record was used is at most "
         f"e^{eps}{_factor(eps)} times its probability where it was not, and the other way round, "
-        f"plus {delta}. {_for_texts_masked_alike(ledger, spent)}" + group + _ending(ledger)
-    )
-
-
-def _for_texts_masked_alike(ledger: Ledger, spent: float) -> str:
-    """Say what holds of one text in the place of another: (2ε, (1 + e^ε) δ), if that says anything.
-
-    It does where e^2ε times that δ is below 1, and that δ below 1/N, as for one text.
-    """
-    log_delta = math.log(ledger.delta) + spent + math.log1p(math.exp(-spent))
-    if 2 * spent + log_delta >= 0 or math.log(max(1, ledger.records)) + log_delta >= 0:
-        return "For two texts that the detector leaves alike, nothing is guaranteed. "
-    return (
-        "For two texts that the detector leaves alike, epsilon becomes "
-        f"{up_decimals(2 * spent)} and delta {up_digits(math.exp(log_delta))}. "
+        f"plus {delta}. For two texts that the detector leaves alike, {alike}"
+        + group
+        + _ending(ledger)
     )
 
 
@@ -296,23 +285,17 @@ def large_delta(ledger: Ledger) -> str:
 
 
 def _ending(ledger: Ledger) -> str:
+    """Say what is public, what is not covered, and the caveats of the ledger and of its numbers."""
+    caveats = (*ledger.caveats, *delta_caveats(ledger.delta, ledger.records))
     return (
         f"Taken as public and not protected: {'; '.join(ledger.public_inputs)}. "
         "Not covered: the base model's own training data, the rounding of sums before noise is "
-        "added, and the evaluation in the folder internal/." + _minding(_caveats(ledger))
+        "added, and the evaluation in the folder internal/."
+        + "".join(f" Mind: {caveat}." for caveat in caveats)
     )
 
 
-def _minding(caveats: tuple[str, ...]) -> str:
-    return "".join(f" Mind: {caveat}." for caveat in caveats)
-
-
-def _caveats(ledger: Ledger) -> tuple[str, ...]:
-    """Return those that the ledger states and those that follow from its numbers."""
-    return (*ledger.caveats, *delta_caveats(ledger.delta, ledger.records))
-
-
 def _factor(eps: str) -> str:
-    """Spell out e^ε where it is a number a reader can picture."""
+    """Spell out e^ε if it is a number a reader can picture."""
     value = float(eps)
     return f" (about {math.ceil(math.exp(value)):,})" if 1 <= value <= 20 else ""
