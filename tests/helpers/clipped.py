@@ -105,14 +105,6 @@ def run_engine(
     return Clipped(norms, dict(zip(names, clipper.sums, strict=True)))
 
 
-def assert_exact(model, units, loss: str = "plain", physical: int = 10**6, **options) -> None:
-    mine, theirs = LOSSES[loss]
-    expected = oracle.clipped(model, units, theirs, C)
-    actual = run_engine(model, units, mine, physical, **options)
-    assert oracle.largest_error(actual, expected) < EXACT
-    assert any(n > C for n in expected.norms), "nothing was clipped: the case shows nothing"
-
-
 def keep_trained(model: nn.Module, *wanted: str) -> nn.Module:
     for name, p in model.named_parameters():
         p.requires_grad_(any(w in name for w in wanted))
