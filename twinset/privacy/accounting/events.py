@@ -17,30 +17,38 @@ MOST_STEPS = 2**53
 LABEL_COUNTS, TOKEN_MARGINALS, TEACHER = "label counts", "token marginals", "teacher"
 
 
-def _require(name: str, value: Any, least: float, most: float, said: str) -> None:
-    """Refuse what is no number in a range, or no whole number where both ends are whole."""
-    kind = int if isinstance(most, int) else int | float
-    if isinstance(value, bool) or not isinstance(value, kind):
-        raise ValueError(f"{name} must be a {'whole ' if kind is int else ''}number")
-    if not least <= value <= most:
-        raise ValueError(f"{name} must be {said}, not {value}")
-
-
-def _require_multiplier(value: float) -> None:
-    said = f"finite and above 0, from {SMALLEST:g} to {LARGEST:g}"
-    _require("noise_multiplier", value, SMALLEST, LARGEST, said)
-
-
-def _require_text(name: str, value: str) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{name} must be a text that is not blank")
-
-
+# Where a number of an event lies, ends included; whole numbers are those with whole ends.
 _ABOVE_0 = 5e-324  # the smallest float there is
+_RANGES: dict[str, tuple[float, float, str]] = {
+    "noise_multiplier": (
+        SMALLEST, LARGEST, f"finite and above 0, from {SMALLEST:g} to {LARGEST:g}"
+    ),
+    "sample_rate": (_ABOVE_0, 1.0, "above 0 and at most 1"),
+    "least_share": (_ABOVE_0, 1.0, "above 0 and at most 1"),
+    "steps": (1, MOST_STEPS, "a whole number of at least 1"),
+}  # fmt: skip
+
+
+class _Checked:
+    """What events have in common: numbers in their range, and texts that are not blank."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that name no mechanism."""
+        for name, value in vars(self).items():
+            if name not in _RANGES:
+                if not isinstance(value, str) or not value.strip():
+                    raise ValueError(f"{name} must be a text that is not blank")
+                continue
+            least, most, said = _RANGES[name]
+            kind = int if isinstance(most, int) else int | float
+            if isinstance(value, bool) or not isinstance(value, kind):
+                raise ValueError(f"{name} must be a {'whole ' if kind is int else ''}number")
+            if not least <= value <= most:
+                raise ValueError(f"{name} must be {said}, not {value}")
 
 
 @dataclass(frozen=True)
-class SubsampledGaussian:
+class SubsampledGaussian(_Checked):
     """`steps` Gaussian sums, each over a fresh Poisson sample of the records.
 
     Args:
@@ -54,15 +62,9 @@ class SubsampledGaussian:
     sample_rate: float
     steps: int
 
-    def __post_init__(self) -> None:
-        """Refuse values that name no mechanism."""
-        _require_multiplier(self.noise_multiplier)
-        _require("sample_rate", self.sample_rate, _ABOVE_0, 1.0, "above 0 and at most 1")
-        _require("steps", self.steps, 1, MOST_STEPS, "a whole number of at least 1")
-
 
 @dataclass(frozen=True)
-class IndividualGaussian:
+class IndividualGaussian(_Checked):
     """`SubsampledGaussian`, in which records of a higher privacy weight move the sum by less.
 
     The privacy weight ρ in [0, 1] is a fixed public function of the record alone. A record of
@@ -82,9 +84,8 @@ class IndividualGaussian:
     least_share: float
 
     def __post_init__(self) -> None:
-        """Refuse values that name no mechanism."""
-        self.at(0.0)
-        _require("least_share", self.least_share, _ABOVE_0, 1.0, "above 0 and at most 1")
+        """Refuse values that name no mechanism, for any weight."""
+        super().__post_init__()
         self.at(1.0)
 
     def share(self, weight: float) -> float:
@@ -106,7 +107,7 @@ class IndividualGaussian:
 
 
 @dataclass(frozen=True)
-class MaskedAccess:
+class MaskedAccess(_Checked):
     """Private records were used without noise, but with what `detector` flags in them masked.
 
     No ε covers it. Where masked texts are taken as known, it reveals nothing else.
@@ -114,33 +115,20 @@ class MaskedAccess:
 
     detector: str
 
-    def __post_init__(self) -> None:
-        """Refuse a mask that nobody can name."""
-        _require_text("detector", self.detector)
-
 
 @dataclass(frozen=True)
-class GaussianRelease:
+class GaussianRelease(_Checked):
     """One noisy release over all records: `what`, with noise `noise_multiplier` × sensitivity."""
 
     noise_multiplier: float
     what: str
 
-    def __post_init__(self) -> None:
-        """Refuse values that name no mechanism."""
-        _require_multiplier(self.noise_multiplier)
-        _require_text("what", self.what)
-
 
 @dataclass(frozen=True)
-class NonPrivateAccess:
+class NonPrivateAccess(_Checked):
     """Private records were used without noise. No ε covers it."""
 
     reason: str
-
-    def __post_init__(self) -> None:
-        """Refuse an access without a reason."""
-        _require_text("reason", self.reason)
 
 
 Event = SubsampledGaussian | IndividualGaussian | GaussianRelease | MaskedAccess | NonPrivateAccess

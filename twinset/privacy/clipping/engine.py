@@ -122,12 +122,9 @@ def is_rms_norm(module: nn.Module) -> bool:
 
 
 def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
-    """Return the module's output for a constant scale, in the very arithmetic the module uses.
+    """Return an RMS norm's output, in the very arithmetic the module uses.
 
-    Args:
-        module: an RMS norm.
-        x: its input.
-        scale: what the whole weight is set to.
+    Its whole weight is set to `scale`.
     """
     weight = torch.full_like(module._parameters["weight"], scale)  # type: ignore[arg-type]
     output = functional_call(module, {"weight": weight}, (x,))
@@ -168,14 +165,8 @@ def parameter_use(
 ) -> ParameterUse:
     """Return what a module's parameter contributes to its gradient, by one pass over B units.
 
-    Args:
-        module: of a type that `known_parameters` knows.
-        name: of the parameter.
-        a: input of the layer, (B, S, d), or normalised, (B, S, p), or (B, S) ids of a table.
-        b: (B, S, p) gradient of the output.
-        scale: what the gradient is divided by.
-        workspace: gives the memory of formed gradients.
-        key: of this use in the workspace, unique in the physical batch.
+    `a` is the layer's input (B, S, d), or normalised (B, S, p), or (B, S) ids of a table; `b` is
+    the gradient (B, S, p) of its output. `key` names this use in the workspace.
     """
     if name == "bias":
         return FormedUse(scale.per_column(b).sum(1, dtype=accumulation_dtype(b)))  # (B, p)
@@ -310,11 +301,8 @@ def _checkpointed(forward: Callable[..., Any], starts: bool) -> Callable[..., An
     """Return a layer's forward pass that keeps only its inputs.
 
     The reentrant form is the one that works with hooks on outputs: it runs the layer without a
-    graph first, and builds the graph that hooks see on the way back.
-
-    Args:
-        forward: of the layer.
-        starts: whether one of its parameters is trained.
+    graph first, and builds the graph that hooks see on the way back. `starts` says whether one of
+    the layer's parameters is trained.
     """
 
     @wraps(forward)

@@ -120,10 +120,7 @@ class Workspace:
     def take(self, name: Hashable, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return a tensor of undefined content, valid until `name` is next asked for.
 
-        Args:
-            name: of the buffer.
-            shape: of the tensor.
-            like: has the format and the device.
+        `like` has its format and its device.
         """
         numbers, key = math.prod(shape), (name, like.dtype)
         buffer = self._buffers.get(key)
@@ -264,10 +261,7 @@ class EmbeddingUse:
 def cancels(squared: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
     """Return where ‖G‖², computed by Gram matrices, may have lost its digits. A NaN stays.
 
-    Args:
-        squared: ‖G‖² as found.
-        size: ‖L‖²‖R‖².
-        dtype: precision of the Gram matrices.
+    `size` is (B,) ‖L‖²‖R‖².
     """
     return size > squared * (CANCELLATION / torch.finfo(dtype).eps)
 
@@ -275,11 +269,8 @@ def cancels(squared: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
 def matrix_use(left: Tensor, right: Tensor, workspace: Workspace, name: object) -> ParameterUse:
     """Return the use of a matrix (m, n) whose gradient is leftᵀ right: (B, S, m) and (B, S, n).
 
-    Args:
-        left: layer input or output gradient, whichever gives the matrix's rows.
-        right: the other one.
-        workspace: gives the memory of formed gradients.
-        name: of this use in the workspace, unique in the physical batch.
+    `left` is the layer's input or output gradient, whichever gives the matrix's rows. `name` is
+    that of this use in the workspace, unique in the physical batch.
     """
     dtype = accumulation_dtype(left, right)
     left, right = left.to(dtype), right.to(dtype)

@@ -40,10 +40,7 @@ def _rows_at_once(weight: Tensor) -> int:
 
 
 def piece_of(room: int) -> int:
-    """Return the number of tokens of one product in a physical batch.
-
-    Args:
-        room: tokens of the batch, padding included.
+    """Return the tokens of one product in a physical batch of `room` tokens, padding included.
 
     >>> piece_of(100), piece_of(100_000)
     (100, 512)
@@ -63,12 +60,8 @@ def whole_pieces(tokens: int, piece: int) -> int:
 def residuals(hidden: Tensor, weight: Tensor, targets: Tensor, q: Tensor, low: Tensor) -> Tensor:
     """Write Q (N, V) into `q` and `low`; return the N losses. hidden (N, d), weight (V, d).
 
-    Args:
-        hidden: inputs.
-        weight: of the output layer, in the same format.
-        targets: (N,) tokens to be predicted.
-        q: (N, V) in the format of sums, or fewer rows, which are written over and over.
-        low: (N, V) in the format of the inputs; the same tensor as `q` where that is the same.
+    `q` is in the format of sums, or has fewer rows, which are written over and over. `low` is in
+    the format of the inputs, or the same tensor as `q` where that is the same.
     """
     torch.mm(hidden, weight.t(), out=low)
     losses = torch.empty(len(hidden), dtype=q.dtype, device=q.device)

@@ -197,10 +197,9 @@ class Pairs(NamedTuple):
     sines: np.ndarray
 
     def places(self, count: int) -> np.ndarray:
-        """Return the places of all cosines and then of all sines.
+        """Return the places, below `count`, of all cosines and then of all sines.
 
-        Args:
-            count: sums in all; of an odd count the last sine belongs to nobody.
+        Of an odd count the last sine belongs to nobody.
         """
         places = np.concatenate([self.cosines, self.sines])
         return places[:-1] if len(places) and places[-1] == count else places
@@ -385,10 +384,7 @@ def polar(words: np.ndarray, turns: np.ndarray, radius: np.ndarray, out: np.ndar
 def refined(words: np.ndarray, turns: np.ndarray, more: np.ndarray) -> np.ndarray:
     """Level 2: return (2, n) cosines and sines of `polar`, from more bits of each word and turn.
 
-    Args:
-        words: (n,) as in `polar`.
-        turns: (n,) as in `polar`.
-        more: (2, n) uint64, the next bits of both.
+    `more` is (2, n) uint64, the next bits of both.
     """
     further, angle = (more + 0.5) * 2.0**-MORE_BITS, turns.astype(np.float64)
     below = (words + further[0]) * 2.0**-WORD_BITS

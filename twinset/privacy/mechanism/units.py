@@ -142,8 +142,6 @@ def nearest_shares(weights: Tensor) -> tuple[float, ...]:
 def is_number(value: Any) -> bool:
     """Return whether a value of a JSON file is a number that a float can hold.
 
-    NaN and infinity are none, nor is true.
-
     >>> [is_number(value) for value in (1, 2.5, True, 10**400, float("nan"), "1")]
     [True, True, False, False, False, False]
     """

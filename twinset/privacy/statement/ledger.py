@@ -221,6 +221,12 @@ class Ledger:
             caveats: see `Ledger`.
             weight_scale: see `Ledger`.
         """
+        versions = []
+        for name in _LIBRARIES:
+            try:
+                versions.append((name, metadata.version(name)))
+            except metadata.PackageNotFoundError:  # it is imported from a folder
+                versions.append((name, "not installed as a package"))
         return cls(
             delta=run.delta,
             target_epsilon=run.target_epsilon,
@@ -233,7 +239,7 @@ class Ledger:
             policy_form=run.policy_form,
             public_inputs=public_inputs,
             caveats=caveats,
-            library_versions=library_versions(),
+            library_versions=(*versions, ("python", platform.python_version())),
             unit=run.unit,
             neighbouring=run.neighbouring,
             clipping=OWNER_CLIPPING if run.by_owner else CLIPPING,
@@ -328,18 +334,3 @@ class Ledger:
             return cls.from_dict(read)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path.name}: {error}") from None
-
-
-def library_versions() -> tuple[tuple[str, str], ...]:
-    """Return name and version of Python and of the libraries a guarantee rests on.
-
-    A library that is imported from a folder has no version: "not installed as a package". None of
-    this depends on private records.
-    """
-    versions = []
-    for name in _LIBRARIES:
-        try:
-            versions.append((name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            versions.append((name, "not installed as a package"))
-    return (*versions, ("python", platform.python_version()))
