@@ -258,7 +258,7 @@ class _Losses(NamedTuple):
     least: float
     masses: Array  # (n,) probability of each loss
     above: float  # probability of those above the last
-    count: int  # steps like this
+    steps: int  # like this
 
 
 def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -> float:
@@ -284,7 +284,7 @@ def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -
             exponents = np.log(part.masses) + sign * rate * width * np.arange(len(part.masses))
             largest = float(exponents.max())  # taken out, so that no power of e overflows
             moment = largest + math.log(float(np.exp(exponents - largest).sum()))
-            moments += part.count * (sign * rate * part.least + moment)
+            moments += part.steps * (sign * rate * part.least + moment)
         return (moments - math.log(unlikely)) / rate
 
     rates = [math.log(rate / bound) for rate in _RATES]
@@ -296,11 +296,11 @@ def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -
     spectrum = np.ones(size // 2 + 1, complex)
     for part in parts:
         places = np.arange(len(part.masses)) % size
-        spectrum *= rfft(np.bincount(places, part.masses, size)) ** part.count
-    least = sum(part.count * part.least for part in parts)
+        spectrum *= rfft(np.bincount(places, part.masses, size)) ** part.steps
+    least = sum(part.steps * part.least for part in parts)
     first = math.ceil((high - least) / width) - size + 1  # place of the window's lowest loss
     masses = np.roll(irfft(spectrum, size), -(first % size))  # (size,)
-    lost = sum(part.count * part.above for part in parts)
+    lost = sum(part.steps * part.above for part in parts)
     rounding = _TRANSFORM_ERROR * count * math.log2(size) * math.sqrt(size * (masses @ masses))
     losses, masses = least + width * (first + np.arange(size)), np.maximum(masses, 0)
     allowed = delta - lost - unlikely - rounding

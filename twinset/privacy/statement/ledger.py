@@ -297,7 +297,7 @@ class Ledger:
                 raise ValueError(f"ledger field '{name}' must be a list")
         if not isinstance(data["library_versions"], dict):
             raise ValueError("ledger field 'library_versions' must be an object")
-        read = {
+        read: dict[str, Callable[[Any], Any]] = {
             "events": lambda events: [event_from_dict(event) for event in events],
             "public_inputs": tuple,
             "caveats": tuple,
