@@ -133,12 +133,7 @@ def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
     # ε(ρ) for the stated privacy weights; nothing where records have none
     stated = STATED_WEIGHTS if scale else ()
     curve = [(weight, epsilon(ledger.events, ledger.delta, weight)) for weight in stated]
-    if ledger.unit == FLAGGED_UNIT:
-        sentence = wording.for_flagged_spans(ledger, spent, _detectors(ledger), group)
-    elif curve:
-        sentence = wording.by_weight(ledger, spent, curve, group)
-    else:
-        sentence = wording.for_records(ledger, spent, group, released)
+    sentence = wording.what_holds(ledger, spent, curve, _detectors(ledger), group, released)
     return Guarantee(
         epsilon=spent,
         delta=ledger.delta,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twinset.privacy.accounting.accountant import says_something, up_decimals, up_digits
@@ -198,81 +199,74 @@ def for_group(ledger: Ledger, spent: float | None) -> str:
     )
 
 
-def for_records(ledger: Ledger, spent: float, group: str = "", released: Released = TWIN) -> str:
-    """Say what holds of whole records, or of all records of an owner.
+def what_holds(
+    ledger: Ledger,
+    spent: float,
+    curve: Sequence[tuple[float, float]],
+    detectors: Sequence[str],
+    group: str,
+    released: Released,
+) -> str:
+    """Say what holds of whole records, of all records of an owner, or of flagged spans alone.
 
     Args:
         ledger: names unit, relation and δ.
-        spent: ε.
+        spent: ε of every unit.
+        curve: privacy weight and its ε, of the stated weights; none: there are no weights.
+        detectors: what masked the texts of a first phase. It is said first what is not protected.
         group: sentence about several records at once, from `for_group`.
         released: what was made.
     """
     eps, delta = up_decimals(spent), up_digits(ledger.delta)
-    present, absent, several = _WORDS[ledger.unit]
-    return (
-        f"{released.subject} ({eps}, {delta})-differentially private for each "
-        f"{ledger.unit}, under the relation '{ledger.neighbouring}': whatever anyone does with "
-        f"{released.pronoun}, the probability of any outcome with {present} in the table is at "
-        f"most e^{eps}{_factor(eps)} times its probability without {absent}, and the other way "
-        f"round, plus {delta}. "
-        f"{several}, epsilon becomes m times {eps} and delta becomes {delta} times "
-        f"(e^(m times {eps}) - 1) / (e^{eps} - 1). " + group + _ending(ledger)
+    power = f"e^{eps}"
+    if 1 <= float(eps) <= 20:  # a number that a reader can picture
+        power += f" (about {math.ceil(math.exp(float(eps))):,})"
+    if ledger.unit == FLAGGED_UNIT:
+        names = " and ".join(f"'{name}'" for name in detectors)
+        # One text in the place of another: (2ε, (1 + e^ε) δ). That says something where e^2ε times
+        # that δ is below 1, and that δ below 1/N, as for one text. Logarithms overflow nowhere.
+        log_delta = math.log(ledger.delta) + spent + math.log1p(math.exp(-spent))
+        alike = "nothing is guaranteed. "
+        if 2 * spent + log_delta < 0 and math.log(max(1, ledger.records)) + log_delta < 0:
+            both = f"epsilon becomes {up_decimals(2 * spent)}"
+            alike = f"{both} and delta {up_digits(math.exp(log_delta))}. "
+        claim = (
+            f"NOT PROTECTED: everything that the detector {names} did not flag, and every label; "
+            "the model was trained on it without noise and may repeat it word for word. Nor is it "
+            "hidden that a record is in the table, and where in it something was masked. What was "
+            f"flagged is protected by ({eps}, {delta})-selective differential privacy, for "
+            f"{ledger.unit}, under the relation '{ledger.neighbouring}': the probability of any "
+            f"outcome where the unmasked text of a given record was used is at most {power} times "
+            f"its probability where it was not, and the other way round, plus {delta}. For two "
+            f"texts that the detector leaves alike, {alike}"
+        )
+    else:
+        present, absent, several = _WORDS[ledger.unit]
+        claim = (
+            f"{released.subject} ({eps}, {delta})-differentially private for each "
+            f"{ledger.unit}, under the relation '{ledger.neighbouring}': whatever anyone does with "
+            f"{released.pronoun}, the probability of any outcome with {present} in the table is at "
+            f"most {power} times its probability without {absent}, and the other way round, plus "
+            f"{delta}. {several}, epsilon becomes m times {eps} and delta becomes {delta} times "
+            f"(e^(m times {eps}) - 1) / (e^{eps} - 1). "
+        )
+    caveats = (*ledger.caveats, *delta_caveats(ledger.delta, ledger.records))
+    claim += group + (
+        f"Taken as public and not protected: {'; '.join(ledger.public_inputs)}. "
+        "Not covered: the base model's own training data, the rounding of sums before noise is "
+        "added, and the evaluation in the folder internal/."
+        + "".join(f" Mind: {caveat}." for caveat in caveats)
     )
-
-
-def by_weight(
-    ledger: Ledger, spent: float, rows: list[tuple[float, float]], group: str = ""
-) -> str:
-    """Say what holds of every record, and what of records of each privacy weight.
-
-    Args:
-        ledger: has a weight scale.
-        spent: ε of every record.
-        rows: privacy weight and its ε, of the stated weights.
-        group: see `for_records`.
-    """
-    scale = ledger.weight_scale
-    assert scale is not None
-    each = ", ".join(f"{weight:g}: {up_decimals(epsilon)}" for weight, epsilon in rows)
-    return for_records(ledger, spent, group) + (
-        f" Epsilon is smaller for records of a higher privacy weight ({each}). "
-        "The privacy weight of a record is a public function of its own text: 0 where "
-        f"the base model ({scale.base_model}) needs {scale.low:.2f} nats a token or less, 1 from "
-        f"{scale.high:.2f} on, and linear between: {scale.origin}. A text that sounds ordinary "
-        "may still hold a secret."
-    )
-
-
-def for_flagged_spans(ledger: Ledger, spent: float, detectors: list[str], group: str = "") -> str:
-    """Say first what is not protected, then what holds of flagged spans.
-
-    Args:
-        ledger: of selective noise.
-        spent: ε of using or leaving out one record's unmasked text.
-        detectors: what masked the texts of the first phase.
-        group: see `for_records`.
-    """
-    eps, delta = up_decimals(spent), up_digits(ledger.delta)
-    names = " and ".join(f"'{name}'" for name in detectors)
-    # One text in the place of another: (2ε, (1 + e^ε) δ). That says something where e^2ε times that
-    # δ is below 1, and that δ below 1/N, as for one text. From logarithms, so nothing overflows.
-    log_delta = math.log(ledger.delta) + spent + math.log1p(math.exp(-spent))
-    alike = "nothing is guaranteed. "
-    if 2 * spent + log_delta < 0 and math.log(max(1, ledger.records)) + log_delta < 0:
-        both = f"epsilon becomes {up_decimals(2 * spent)}"
-        alike = f"{both} and delta {up_digits(math.exp(log_delta))}. "
-    return (
-        f"NOT PROTECTED: everything that the detector {names} did not flag, and every label; the "
-        "model was trained on it without noise and may repeat it word for word. Nor is it hidden "
-        "that a record is in the table, and where in it something was masked. What was flagged "
-        f"is protected by ({eps}, {delta})-selective differential privacy, for "
-        f"{ledger.unit}, under the relation '{ledger.neighbouring}': the probability of any "
-        "outcome where the unmasked text of a given record was used is at most "
-        f"e^{eps}{_factor(eps)} times its probability where it was not, and the other way round, "
-        f"plus {delta}. For two texts that the detector leaves alike, {alike}"
-        + group
-        + _ending(ledger)
-    )
+    if (scale := ledger.weight_scale) is not None:
+        each = ", ".join(f"{weight:g}: {up_decimals(epsilon)}" for weight, epsilon in curve)
+        claim += (
+            f" Epsilon is smaller for records of a higher privacy weight ({each}). "
+            "The privacy weight of a record is a public function of its own text: 0 where "
+            f"the base model ({scale.base_model}) needs {scale.low:.2f} nats a token or less, 1 "
+            f"from {scale.high:.2f} on, and linear between: {scale.origin}. A text that sounds "
+            "ordinary may still hold a secret."
+        )
+    return claim
 
 
 def large_delta(ledger: Ledger) -> str:
@@ -282,20 +276,3 @@ def large_delta(ledger: Ledger) -> str:
         "records, and such a delta would permit publishing some records word for word; "
         "choose a far smaller delta"
     )
-
-
-def _ending(ledger: Ledger) -> str:
-    """Say what is public, what is not covered, and the caveats of the ledger and of its numbers."""
-    caveats = (*ledger.caveats, *delta_caveats(ledger.delta, ledger.records))
-    return (
-        f"Taken as public and not protected: {'; '.join(ledger.public_inputs)}. "
-        "Not covered: the base model's own training data, the rounding of sums before noise is "
-        "added, and the evaluation in the folder internal/."
-        + "".join(f" Mind: {caveat}." for caveat in caveats)
-    )
-
-
-def _factor(eps: str) -> str:
-    """Spell out e^ε if it is a number a reader can picture."""
-    value = float(eps)
-    return f" (about {math.ceil(math.exp(value)):,})" if 1 <= value <= 20 else ""
