@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-NOISE_STREAMS = 4  # they draw side by side; a fixed number, so that tests repeat on any machine
+NOISE_STREAMS = 4  # they draw side by side; the number is fixed, so tests repeat on any machine
 KEY_BYTES = 32
 _ZEROS = memoryview(bytes(1 << 20))
 
@@ -51,10 +51,10 @@ class Randomness:
     Args:
         sampling: for Poisson batches.
         noise: for noise, side by side.
-        refinement: for the further bits of each noise stream's numbers. How many are taken depends
-            on what the noise is added to; streams of their own keep the noise where it was.
+        refinement: for the further bits of each noise stream's numbers. Their number depends on
+            what the noise is added to. Streams of their own keep all other noise as it is.
         ahead: for noise of sums on a GPU, which threads draw one step before it is needed. They
-            are streams of their own: a stream serves one thread at a time.
+            are streams of their own, since a stream serves one thread at a time.
         drawn_ahead: what they drew and nobody has used.
         description: of the generator and its keys.
         is_private: whether nobody knows the keys.
@@ -103,13 +103,12 @@ def poisson_batches(
     """Draw `steps` batches of record numbers, each record in each independently with probability q.
 
     Guarantee: this is the sampler that `SubsampledGaussian` supposes, with q rounded down to a
-    multiple of 2⁻⁶⁴. A step with an empty batch must release noise all the same; for that, empty
-    batches are yielded.
+    multiple of 2⁻⁶⁴. Empty batches are yielded, too: their steps must release noise all the same.
 
-    Every record has its own 64 bits, compared in NumPy: no Python loop over records, and memory for
-    `AT_ONCE` of them. A million take milliseconds, far less than the step that follows. A drawn
-    size with a subset of it would read fewer bits, but its exactness would rest on a sampler of the
-    binomial distribution that is exact to the last bit.
+    Every record has its own 64 bits, compared in NumPy, with memory for `AT_ONCE` of them. A
+    million take milliseconds, far less than the step that follows. A drawn size and a subset of
+    that size would read fewer bits, but would rest on a sampler of the binomial distribution that
+    is exact to the last bit.
 
     Args:
         n: number of records.

@@ -271,7 +271,7 @@ TEACHER = Theorem(
     statement=(
         "Linear classifiers on what the trained model makes of a text, fitted by steps that are "
         "Gaussian releases of one clipped gradient a unit, together one of multiplier σ "
-        "(`mechanism.private_regression`). The model, and the rows whose statistics scale its "
+        "(`mechanism.vector_sum`). The model, and the rows whose statistics scale its "
         "hidden states, were released before; a unit's vectors depend on them and on it alone."
     ),
     source="Dong, Roth and Su 2019, 'Gaussian Differential Privacy', corollary 3.3",
