@@ -15,7 +15,6 @@ from tests.release.test_verify import forge, refusal
 from twinset import Twinset
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan
-from twinset.files.atomic import write_json
 from twinset.privacy.accounting.accountant import group_epsilon, says_something, up_decimals
 from twinset.privacy.accounting.events import SubsampledGaussian
 from twinset.privacy.statement.guarantee import guarantee
@@ -68,13 +67,6 @@ def test_a_group_of_owners_is_not_stated():
 def test_a_ledger_with_another_size_is_refused(wrong):
     with pytest.raises(ValueError, match="group_size"):
         Ledger.from_dict(ledger(group_size=2).to_dict() | {"group_size": wrong})
-
-
-@pytest.mark.parametrize("size", [None, 5])
-def test_a_ledger_is_read_as_it_was_written(tmp_path, size):
-    write_json(tmp_path / "ledger.json", ledger(group_size=size).to_dict())
-    assert Ledger.load(tmp_path / "ledger.json").group_size == size
-    assert ("group_size" in (tmp_path / "ledger.json").read_text()) == (size is not None)
 
 
 def divided(text: str, size: int) -> str:
