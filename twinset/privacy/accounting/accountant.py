@@ -512,8 +512,6 @@ def group_bound(epsilon: float, delta: float, size: int) -> tuple[float, float]:
 
     >>> group_bound(0.0, 1e-5, 2)
     (0.0, 2e-05)
-    >>> group_bound(9.0, 1e-5, 10)
-    (90.0, 1.0)
     """
     if size < 1:
         raise ValueError(f"a group has at least one record, not {size}")
