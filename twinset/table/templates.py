@@ -316,8 +316,9 @@ def candidate_templates(schema: Schema) -> list[Template]:
     """
     generic, kinds = written_template(GENERIC), kinds_of_text()
     written = [replace(generic, pattern=generic.pattern.replace(kinds[0], k)) for k in kinds]
+    sources: list[PromptFile | str] = [*written, *fitting_prompts(schema)]
     found = []
-    for each in (*written, *fitting_prompts(schema)):
+    for each in sources:
         with suppress(InputError):  # its words do not fit these values, or it grows too long
             found.append(load_template(each, schema))
     return found
