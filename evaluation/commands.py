@@ -16,18 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from evaluation.findings import (
-    ATTACKED,
-    CANARIES,
-    LENGTHS,
-    RUNS,
-    SECRETS,
-    Findings,
-    KeptFindings,
-    Question,
-    Score,
-    check_output,
-)
 from twinset.bounds import SEEDS
 from twinset.commandline.common import (
     OF_REAL_ROWS,
@@ -50,6 +38,19 @@ from twinset.config.options import ANY_POLICY, OPTIONS, TABLE, run_config, run_o
 from twinset.errors import InputError, Stopped, VerificationError
 from twinset.files.environment import shell_line
 from twinset.models.device import AUTO
+
+from .findings import (
+    ATTACKED,
+    CANARIES,
+    LENGTHS,
+    RUNS,
+    SECRETS,
+    Findings,
+    KeptFindings,
+    Question,
+    Score,
+    check_output,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -102,8 +103,9 @@ def demo(
     """Make a twin of a table that comes along and measure it: a few minutes."""
     from rich.console import Console as Stdout
 
-    from evaluation.demo import demo_named, run_demo
     from twinset.commandline.console import Console
+
+    from .demo import demo_named, run_demo
 
     with Console(quiet) as progress:
         made = run_demo(
@@ -134,10 +136,11 @@ def compare(
     """Train and score each noise policy with several seeds: one table, one figure."""
     from rich.console import Console as Stdout
 
-    from evaluation.comparison import as_table, compare_policies
-    from evaluation.policy_runs import ComparisonRequest
-    from evaluation.utility.classifiers import CLASSIFIERS
     from twinset.commandline.console import Console
+
+    from .comparison import as_table, compare_policies
+    from .policy_runs import ComparisonRequest
+    from .utility.classifiers import CLASSIFIERS
 
     classifiers = tuple(classifier or CLASSIFIERS)
     config = run_config(run_options(given), any_policy=True)
@@ -191,11 +194,12 @@ def evaluate(
 ) -> None:
     """Measure a twin: is it useful, is it faithful?"""
     check_tables_there(train, test)
-    from evaluation.evaluate import FILE, EvaluationRequest, budgets
-    from evaluation.evaluate import evaluate as measure
-    from evaluation.release import Release, open_real_rows
-    from evaluation.utility.classifiers import CLASSIFIERS
     from twinset.commandline.console import Console
+
+    from .evaluate import FILE, EvaluationRequest, budgets
+    from .evaluate import evaluate as measure
+    from .release import Release, open_real_rows
+    from .utility.classifiers import CLASSIFIERS
 
     request = EvaluationRequest(
         train,
@@ -245,7 +249,7 @@ def report(
     ] = None,
 ) -> None:
     """Draw everything that is known of a run: one page, internal/report.html."""
-    from evaluation.report.page import write_report
+    from .report.page import write_report
 
     typer.echo(write_report(run, show_real))
 
@@ -288,7 +292,7 @@ def mechanism(
     from rich.console import Console as Stderr
     from rich.progress import Progress
 
-    from evaluation.audit.report import MechanismAudit, finding_line
+    from .audit.report import MechanismAudit, finding_line
 
     config = run_config(given)
     audited = MechanismAudit(
@@ -337,9 +341,10 @@ def release(
 ) -> None:
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
     check_tables_there(members, non_members)
-    from evaluation.leakage.release_audit import FILE, AuditRequest, audit_release
-    from evaluation.release import Release, open_real_rows
     from twinset.commandline.console import Console
+
+    from .leakage.release_audit import FILE, AuditRequest, audit_release
+    from .release import Release, open_real_rows
 
     attributes = tuple(given.get("attribute", ()))
     form = given.get("text"), layout_of(given)
@@ -389,9 +394,10 @@ def canaries(
     as_json: Json = False,
 ) -> None:
     """Plant secrets, train with each policy, and ask for them."""
-    from evaluation.leakage.canary_audit import CanaryRequest, audit_canaries, parse_copies
-    from evaluation.policy_runs import ComparisonRequest
     from twinset.commandline.console import Console
+
+    from .leakage.canary_audit import CanaryRequest, audit_canaries, parse_copies
+    from .policy_runs import ComparisonRequest
 
     config = run_config(run_options(given), any_policy=True)
     table = ComparisonRequest(source_of(data, given), listed(policies), 1, rows, test)
@@ -407,8 +413,9 @@ def show_first_verdict(result: Result, source: Source, device: str) -> None:
 
     It is shown to the owner alone. A run does not fail because of it.
     """
-    from evaluation.evaluate import judge_finished_run
     from twinset.commandline.console import Console
+
+    from .evaluate import judge_finished_run
 
     assert result.run is not None
     with Console() as progress:
@@ -466,7 +473,7 @@ def render_findings(findings: Findings) -> Iterator[Text | Table]:
     from rich.table import Table
     from rich.text import Text
 
-    from evaluation.report.verdicts import judge
+    from .report.verdicts import judge
 
     for note in findings.notes:
         yield Text(f"note: {with_flags(note)}")

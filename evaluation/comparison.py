@@ -16,38 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from evaluation.findings import (
-    OWNER_ONLY,
-    Goal,
-    ResultsStore,
-    Score,
-    about,
-    check_private_place,
-    markdown_table,
-    mean,
-)
-from evaluation.leakage.canaries import (
-    COPIES,
-    EACH,
-    EXACT,
-    FORMATS,
-    UNKNOWN,
-    draw_canaries,
-    exposure,
-    plant,
-)
-from evaluation.leakage.membership import perplexity
-from evaluation.policy_runs import (
-    ComparisonRequest,
-    Data,
-    policy_config,
-    read_data,
-    timed,
-    write_untrained_twin,
-)
-from evaluation.release import BASELINE, Seconds, coinciding_rows, records_to_frame, take_records
-from evaluation.utility.classifiers import SentenceEncoder, make_classifiers
-from evaluation.utility.usefulness import score_agreement, targets, train_on
 from twinset.config import RunConfig
 from twinset.config.plan import with_teacher
 from twinset.errors import InputError
@@ -60,6 +28,39 @@ from twinset.release.card import bullets, code, plain
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.tokenization import prompt_tokens, text_budget, tokenise
+
+from .findings import (
+    OWNER_ONLY,
+    Goal,
+    ResultsStore,
+    Score,
+    about,
+    check_private_place,
+    markdown_table,
+    mean,
+)
+from .leakage.canaries import (
+    COPIES,
+    EACH,
+    EXACT,
+    FORMATS,
+    UNKNOWN,
+    draw_canaries,
+    exposure,
+    plant,
+)
+from .leakage.membership import perplexity
+from .policy_runs import (
+    ComparisonRequest,
+    Data,
+    policy_config,
+    read_data,
+    timed,
+    write_untrained_twin,
+)
+from .release import BASELINE, Seconds, coinciding_rows, records_to_frame, take_records
+from .utility.classifiers import SentenceEncoder, make_classifiers
+from .utility.usefulness import score_agreement, targets, train_on
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -21,11 +21,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from evaluation.evaluate import FILE, EvaluationRequest, evaluate
-from evaluation.findings import Findings
-from evaluation.leakage.names import PLANTED, replay_planted
-from evaluation.release import BASELINE, REAL, TWIN, Release
-from evaluation.report.page import write_report
 from twinset.config import PrivacyConfig, RunConfig, SamplingConfig, SpeedConfig, TrainingConfig
 from twinset.errors import InputError
 from twinset.models.assets import GPT2_MINI, Say, asset_path, silent
@@ -38,6 +33,12 @@ from twinset.run.generate import generate, plan_run
 from twinset.run.request import OutputPaths, Source
 from twinset.sampling.allocation import RowsRequest
 from twinset.table.read import write_frame
+
+from .evaluate import FILE, EvaluationRequest, evaluate
+from .findings import Findings
+from .leakage.names import PLANTED, replay_planted
+from .release import BASELINE, REAL, TWIN, Release
+from .report.page import write_report
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions, RenderResult

@@ -19,36 +19,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluation.fidelity import fidelity
-from evaluation.findings import RUNS, Findings
-from evaluation.leakage.copies import overlap
-from evaluation.leakage.membership import model_attacks, text_attacks
-from evaluation.leakage.release_audit import AuditRequest, audit_release
-from evaluation.leakage.roc import draw_sides, separation
-from evaluation.policy_runs import BASELINE_FILE, write_untrained_twin
-from evaluation.release import (
-    FEW_ROWS,
-    FinishedRun,
-    Release,
-    Tables,
-    Twin,
-    check_tables,
-    public_rows,
-    records_to_frame,
-    rows_per_label,
-    split_held_out,
-    take_records,
-    without_overlap,
-)
-from evaluation.report.verdicts import judge, judge_hand_over
-from evaluation.utility.classifiers import (
-    CLASSIFIERS,
-    SentenceEncoder,
-    make_classifiers,
-    make_dp_classifiers,
-)
-from evaluation.utility.dp_classifiers import Budget
-from evaluation.utility.usefulness import Usefulness, targets, train_twins_by_epsilon
 from twinset.bounds import bounds_in, check_options, within
 from twinset.config import PrivacyConfig
 from twinset.errors import InputError
@@ -64,6 +34,37 @@ from twinset.table.columns import check_table, choose_columns, with_joined_text
 from twinset.table.labels import LabelRules
 from twinset.table.read import STDIN, UNNAMED, read_frame, reading_notes, write_frame
 from twinset.table.text_files import Layout
+
+from .fidelity import fidelity
+from .findings import RUNS, Findings
+from .leakage.copies import overlap
+from .leakage.membership import model_attacks, text_attacks
+from .leakage.release_audit import AuditRequest, audit_release
+from .leakage.roc import draw_sides, separation
+from .policy_runs import BASELINE_FILE, write_untrained_twin
+from .release import (
+    FEW_ROWS,
+    FinishedRun,
+    Release,
+    Tables,
+    Twin,
+    check_tables,
+    public_rows,
+    records_to_frame,
+    rows_per_label,
+    split_held_out,
+    take_records,
+    without_overlap,
+)
+from .report.verdicts import judge, judge_hand_over
+from .utility.classifiers import (
+    CLASSIFIERS,
+    SentenceEncoder,
+    make_classifiers,
+    make_dp_classifiers,
+)
+from .utility.dp_classifiers import Budget
+from .utility.usefulness import Usefulness, targets, train_twins_by_epsilon
 
 FILE = "evaluation.json"
 BASELINE_ROWS = 1_000  # as many as a twin of 4,778 has took 38 of 45 minutes

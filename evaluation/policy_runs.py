@@ -14,8 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluation.findings import RUNS
-from evaluation.release import Seconds, Twin, take_records
 from twinset.bounds import check_options, within
 from twinset.config import ROWS, PrivacyConfig, RunConfig
 from twinset.config.plan import with_steps
@@ -36,6 +34,9 @@ from twinset.table.records import Records, read_records
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template
 from twinset.table.tokenization import prompt_tokens, text_budget
+
+from .findings import RUNS
+from .release import Seconds, Twin, take_records
 
 BASELINE_FILE = "no-private-data.parquet"  # in a run's `internal/`
 TRAINED_ALL_THE_SAME = (

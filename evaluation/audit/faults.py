@@ -12,7 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.audit.mechanism import (
+from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.clipping import ClippingEngine
+from twinset.privacy.mechanism.noise import add_gaussian_
+from twinset.privacy.mechanism.randomness import Randomness
+
+from .mechanism import (
     DESCENT,
     LONGEST,
     MAX_GRAD_NORM,
@@ -23,10 +28,6 @@ from evaluation.audit.mechanism import (
     TokenMarginals,
     Units,
 )
-from twinset.privacy.accounting.events import GaussianRelease
-from twinset.privacy.clipping import ClippingEngine
-from twinset.privacy.mechanism.noise import add_gaussian_
-from twinset.privacy.mechanism.randomness import Randomness
 
 
 class TwoThirdsNoise(Step):

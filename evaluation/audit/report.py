@@ -14,8 +14,16 @@ from typing import Annotated, Any
 
 import typer
 
-from evaluation.audit.faults import FAULTS, RELEASE_FAULTS
-from evaluation.audit.mechanism import (
+from twinset.bounds import bounded, check_options
+from twinset.config import PolicyConfig
+from twinset.errors import InputError
+from twinset.files.atomic import write_text
+from twinset.models.device import AUTO, check_device
+from twinset.policies import forms_of, policy_names
+
+from ..findings import about, markdown_table, run_as_command
+from .faults import FAULTS, RELEASE_FAULTS
+from .mechanism import (
     CONFIDENCE,
     RELEASES,
     Finding,
@@ -25,13 +33,6 @@ from evaluation.audit.mechanism import (
     audit_step,
     worst_case,
 )
-from evaluation.findings import about, markdown_table, run_as_command
-from twinset.bounds import bounded, check_options
-from twinset.config import PolicyConfig
-from twinset.errors import InputError
-from twinset.files.atomic import write_text
-from twinset.models.device import AUTO, check_device
-from twinset.policies import forms_of, policy_names
 
 RESULTS = Path(__file__).parent / "results"
 # Every registered policy, once for each form that differs, then what a run releases once, and last

@@ -13,9 +13,10 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation.papers.mattern import load_tables, score_classifier
-from evaluation.papers.study import Comparison, Study, main
 from twinset import Twinset
+
+from ..papers.mattern import load_tables, score_classifier
+from ..papers.study import Comparison, Study, main
 
 REAL, NONE, WORDS, DEFAULT, TRAINED = (
     "real rows",

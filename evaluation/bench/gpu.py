@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from evaluation.bench.runner import ROOT, Contestant, format_table, publish, run_rounds
+from .runner import ROOT, Contestant, format_table, publish, run_rounds
 
 
 def bench(

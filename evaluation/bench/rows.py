@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from evaluation.bench.runner import (
+from .runner import (
     Contestant,
     format_table,
     measure_contestant,

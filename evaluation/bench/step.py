@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from evaluation.bench.runner import Contestant, format_table, publish, run_rounds
+from .runner import Contestant, format_table, publish, run_rounds
 
 OURS = "twinset, private"
 

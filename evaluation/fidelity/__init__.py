@@ -1,5 +1,5 @@
 """Is the twin faithful? Measures of texts, labels and embeddings beside a second real sample's."""
 
-from evaluation.fidelity.measures import fidelity
+from .measures import fidelity
 
 __all__ = ["fidelity"]

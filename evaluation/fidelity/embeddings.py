@@ -11,8 +11,8 @@ import statistics
 
 import numpy as np
 
-from evaluation.fidelity.texts import jackknife
-from evaluation.findings import Score, proportion
+from ..findings import Score, proportion
+from .texts import jackknife
 
 SCALING = 5.0  # c of MAUVE, as its authors chose
 MIXTURES = 25  # points of the divergence curve

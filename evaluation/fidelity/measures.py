@@ -18,8 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from evaluation.fidelity.embeddings import frechet_distance, mauve, precision_recall
-from evaluation.fidelity.texts import (
+from twinset.errors import InputError
+from twinset.table.columns import text_cells
+from twinset.table.labels import label_cells
+
+from ..findings import Histogram, Measured, Score
+from ..release import TWIN, Tables
+from ..utility.classifiers import encode_tables
+from ..utility.dp_classifiers import Encoder
+from .embeddings import frechet_distance, mauve, precision_recall
+from .texts import (
     PERPLEXITY_ROWS,
     diversity_scores,
     drawable_ngrams,
@@ -32,13 +40,6 @@ from evaluation.fidelity.texts import (
     split_words,
     vocabulary_scores,
 )
-from evaluation.findings import Histogram, Measured, Score
-from evaluation.release import TWIN, Tables
-from evaluation.utility.classifiers import encode_tables
-from evaluation.utility.dp_classifiers import Encoder
-from twinset.errors import InputError
-from twinset.table.columns import text_cells
-from twinset.table.labels import label_cells
 
 if TYPE_CHECKING:
     from twinset.progress import Progress

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluation.findings import Goal, Histogram, Score, mean, proportion
-from evaluation.release import normalised
+from ..findings import Goal, Histogram, Score, mean, proportion
+from ..release import normalised
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

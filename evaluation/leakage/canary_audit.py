@@ -17,40 +17,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluation.findings import (
-    CANARIES,
-    LENGTHS,
-    PLANTED,
-    SECRETS,
-    Curve,
-    Findings,
-    Measured,
-    Score,
-    check_settings,
-    mean,
-)
-from evaluation.leakage.canaries import (
-    ECHOED,
-    MORE_FORMATS,
-    Bigrams,
-    Format,
-    draw_canaries,
-    exposure,
-    numbered_formats,
-    plant,
-    write_coin_canaries,
-)
-from evaluation.leakage.membership import model_attacks, row_losses, text_attacks
-from evaluation.leakage.one_run import include, one_run_audit
-from evaluation.leakage.roc import MODEL, RELEASED, draw_sides, separation
-from evaluation.policy_runs import (
-    ComparisonRequest,
-    Data,
-    policy_config,
-    read_data,
-    write_untrained_twin,
-)
-from evaluation.release import Twin, records_to_frame, take_records
 from twinset.bounds import check_number, check_options, within
 from twinset.config import ROWS, RunConfig
 from twinset.config.plan import default_delta, make_plan
@@ -64,6 +30,41 @@ from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.records import Records
 from twinset.table.tokenization import prompt_tokens, tokenise
+
+from ..findings import (
+    CANARIES,
+    LENGTHS,
+    PLANTED,
+    SECRETS,
+    Curve,
+    Findings,
+    Measured,
+    Score,
+    check_settings,
+    mean,
+)
+from ..policy_runs import (
+    ComparisonRequest,
+    Data,
+    policy_config,
+    read_data,
+    write_untrained_twin,
+)
+from ..release import Twin, records_to_frame, take_records
+from .canaries import (
+    ECHOED,
+    MORE_FORMATS,
+    Bigrams,
+    Format,
+    draw_canaries,
+    exposure,
+    numbered_formats,
+    plant,
+    write_coin_canaries,
+)
+from .membership import model_attacks, row_losses, text_attacks
+from .one_run import include, one_run_audit
+from .roc import MODEL, RELEASED, draw_sides, separation
 
 CLAIM = "claimed epsilon"
 EXPOSURE = "exposure by copies"

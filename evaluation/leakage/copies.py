@@ -17,12 +17,13 @@ from functools import cache
 import numpy as np
 from scipy.sparse import csr_array
 
-from evaluation.findings import Measured, Score, proportion
-from evaluation.utility.classifiers import encode_tables
-from evaluation.utility.dp_classifiers import Encoder
 from twinset.errors import InputError
 from twinset.progress import Progress
 from twinset.table.ngrams import Vocabulary, Words, mixed, rows_sharing_a_run
+
+from ..findings import Measured, Score, proportion
+from ..utility.classifiers import encode_tables
+from ..utility.dp_classifiers import Encoder
 
 RUN = 8  # words of a run that is hardly shared by chance
 TRAIN, HELDOUT = "train", "held-out"

@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from evaluation.leakage.roc import MODEL, RELEASED, Attack
 from twinset.errors import InputError
 from twinset.models.assets import Say, silent
 from twinset.models.base_model import BaseModel, context_length, load_base
@@ -30,6 +29,8 @@ from twinset.progress import Progress, Silent
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.records import Records
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length, tokenise
+
+from .roc import MODEL, RELEASED, Attack
 
 MIN_K = 20  # %: the share of a row's tokens, least likely first, that Min-K% looks at
 TOKENS_AT_ONCE = 1024  # their logits fill 200 MB with a vocabulary of 50,000

@@ -22,8 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from evaluation.findings import Measured, Score, proportion
-from evaluation.leakage.canaries import candidate_losses, extrapolated_rank
 from twinset.errors import InputError
 from twinset.models.base_model import context_length
 from twinset.policies.detection import PIPELINE, Span
@@ -32,6 +30,9 @@ from twinset.sampling.twin_model import TwinModel
 from twinset.table.ngrams import words_of
 from twinset.table.records import Records
 from twinset.table.tokenization import prompt_tokens
+
+from ..findings import Measured, Score, proportion
+from .canaries import candidate_losses, extrapolated_rank
 
 EMAIL, PHONE, CARD = "e-mail address", "telephone number", "card number"
 ID, NAME = "id number", "person's name"

@@ -25,7 +25,7 @@ import numpy as np
 from scipy.special import expit
 from scipy.stats import binom
 
-from evaluation.findings import Measured, Place, Score
+from ..findings import Measured, Place, Score
 
 CONFIDENCE = 0.95
 BOUND = "lower bound of ε"

@@ -9,13 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from evaluation.findings import ATTACKED, Findings, Measured
-from evaluation.leakage.copies import overlap
-from evaluation.leakage.membership import find_base, model_attacks, text_attacks
-from evaluation.leakage.names import mean_reciprocal_rank, phone_exposure, replay
-from evaluation.leakage.roc import Attack, draw_sides, separation
-from evaluation.release import Release
-from evaluation.utility.classifiers import SentenceEncoder
 from twinset.bounds import SEEDS, check_options, within
 from twinset.errors import InputError
 from twinset.progress import Progress
@@ -24,6 +17,14 @@ from twinset.table.columns import with_joined_text
 from twinset.table.read import read_frame
 from twinset.table.records import records_from_frame
 from twinset.table.text_files import Layout
+
+from ..findings import ATTACKED, Findings, Measured
+from ..release import Release
+from ..utility.classifiers import SentenceEncoder
+from .copies import overlap
+from .membership import find_base, model_attacks, text_attacks
+from .names import mean_reciprocal_rank, phone_exposure, replay
+from .roc import Attack, draw_sides, separation
 
 FILE = "audit.json"
 ROWS = 1000  # of members and of non-members that attacks look at

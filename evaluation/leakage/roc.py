@@ -17,10 +17,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evaluation.findings import Z_95, Curve, Measured, Place, Score, proportion
-from evaluation.release import normalised, take_records
 from twinset.errors import InputError
 from twinset.table.records import Records
+
+from ..findings import Z_95, Curve, Measured, Place, Score, proportion
+from ..release import normalised, take_records
 
 AUROC = "AUROC"
 RATES = {"TPR at 1 % FPR": 0.01, "TPR at 0.1 % FPR": 0.001}

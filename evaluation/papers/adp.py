@@ -16,8 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation.papers.lines import exposure, fit_lines, load_corpus, perplexity, write_base
-from evaluation.papers.study import Comparison, Study, main
+from .lines import exposure, fit_lines, load_corpus, perplexity, write_base
+from .study import Comparison, Study, main
 
 NO_DP, DP_SGD = "no privacy", "uniform"
 PUBLISHED, SOUND = "adaptive, published", "adaptive, sound"

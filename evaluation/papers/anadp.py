@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evaluation.papers.lines import line_nats
-from evaluation.papers.study import Comparison, Study, main
 from twinset import Twinset
+
+from .lines import line_nats
+from .study import Comparison, Study, main
 
 ARMS: dict[str, dict[str, Any]] = {
     "no privacy": {"epsilon": None},

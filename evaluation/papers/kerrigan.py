@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from evaluation.papers.lines import fit_lines, load_corpus, perplexity, write_base
-from evaluation.papers.study import Comparison, Study, main
+from .lines import fit_lines, load_corpus, perplexity, write_base
+from .study import Comparison, Study, main
 
 PUBLIC, PRIVATE, BOTH = "public only", "private only", "public, then private"
 # Appendix D of the paper: σ = 1.1 spends ε = 9.75, σ = 0.1 spends 107.3. ε is what `Twinset` takes.

@@ -13,8 +13,9 @@ from typing import Any
 
 import pandas as pd
 
-from evaluation.papers.study import Comparison, Study, main
 from twinset import Twinset
+
+from .study import Comparison, Study, main
 
 REAL, NONE, TWIN = "real rows", "no private data", "twin"
 RECORDS = ("25", "50", "all")

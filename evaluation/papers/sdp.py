@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from evaluation.papers.lines import exposure, fit_lines, perplexity, read_lines, write_base
-from evaluation.papers.study import Comparison, Study, main
+from .lines import exposure, fit_lines, perplexity, read_lines, write_base
+from .study import Comparison, Study, main
 
 NO_DP, DP_SGD, REDACTED, SELECTIVE = "no privacy", "uniform", "redacted only", "selective"
 ARMS: dict[str, dict[str, Any]] = {

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from evaluation.findings import mean
 from twinset.errors import InputError
+
+from ..findings import mean
 
 if TYPE_CHECKING:
     import pandas as pd

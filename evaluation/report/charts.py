@@ -15,9 +15,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from evaluation.findings import Score
-from evaluation.release import TWIN
-from evaluation.report.verdicts import (
+from ..findings import Score
+from ..release import TWIN
+from .verdicts import (
     ROWS,
     format_interval,
     format_number,

@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 
 from markupsafe import Markup
 
-from evaluation.fidelity.measures import TRAIN
-from evaluation.findings import Curve, Findings, Histogram, Measured, Question, Score
-from evaluation.leakage.canary_audit import CLAIM
-from evaluation.leakage.copies import HELDOUT, SAMPLE
-from evaluation.leakage.one_run import BOUND
-from evaluation.leakage.roc import AUROC
-from evaluation.release import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN, TWIN_SMALL
-from evaluation.report.charts import (
+from ..fidelity.measures import TRAIN
+from ..findings import Curve, Findings, Histogram, Measured, Question, Score
+from ..leakage.canary_audit import CLAIM
+from ..leakage.copies import HELDOUT, SAMPLE
+from ..leakage.one_run import BOUND
+from ..leakage.roc import AUROC
+from ..release import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN, TWIN_SMALL
+from .charts import (
     WIDTH,
     Point,
     draw_intervals,
@@ -30,7 +30,7 @@ from evaluation.report.charts import (
     find_domain,
     shorten,
 )
-from evaluation.report.verdicts import (
+from .verdicts import (
     COMMONEST,
     GUESSING,
     MEANINGS,

@@ -20,27 +20,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from markupsafe import Markup
 
-from evaluation.findings import Findings, Measured, Question, Score
-from evaluation.policy_runs import BASELINE_FILE
-from evaluation.report.charts import Point, draw_lines, replace_unseen
-from evaluation.report.figures import (
-    Figure,
-    Table,
-    draw_headline,
-    draw_section,
-    explain_measure,
-    find_undrawn,
-)
-from evaluation.report.verdicts import (
-    MEANINGS,
-    format_interval,
-    format_number,
-    format_score,
-    judge,
-    judge_hand_over,
-    place_in_words,
-    sort_rows,
-)
 from twinset import __version__
 from twinset.commandline.entry_point import with_flags
 from twinset.errors import DAMAGED, InputError
@@ -59,6 +38,28 @@ from twinset.release.share import LEDGER, PRIVACY, check_file_format
 from twinset.run.run_folder import SETTINGS, is_run
 from twinset.table.read import format_of, read_frame
 from twinset.training.metrics_log import OUTSIDE, noise_cells
+
+from ..findings import Findings, Measured, Question, Score
+from ..policy_runs import BASELINE_FILE
+from .charts import Point, draw_lines, replace_unseen
+from .figures import (
+    Figure,
+    Table,
+    draw_headline,
+    draw_section,
+    explain_measure,
+    find_undrawn,
+)
+from .verdicts import (
+    MEANINGS,
+    format_interval,
+    format_number,
+    format_score,
+    judge,
+    judge_hand_over,
+    place_in_words,
+    sort_rows,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -19,13 +19,16 @@ from typing import Literal, NamedTuple
 
 from scipy.stats import hypergeom, norm
 
-from evaluation.fidelity.measures import SECOND, TRAIN
-from evaluation.findings import Measured, Question, Score
-from evaluation.leakage.canary_audit import CLAIM
-from evaluation.leakage.copies import HELDOUT, SAMPLE
-from evaluation.leakage.one_run import BOUND
-from evaluation.leakage.roc import AUROC, MARGIN, PLACE, RATES
-from evaluation.release import (
+from twinset.privacy.statement.guarantee import Guarantee, says_little
+from twinset.privacy.statement.theorems import FLAGGED_UNIT
+
+from ..fidelity.measures import SECOND, TRAIN
+from ..findings import Measured, Question, Score
+from ..leakage.canary_audit import CLAIM
+from ..leakage.copies import HELDOUT, SAMPLE
+from ..leakage.one_run import BOUND
+from ..leakage.roc import AUROC, MARGIN, PLACE, RATES
+from ..release import (
     BASELINE,
     FEW_ROWS,
     NON_PRIVATE,
@@ -35,8 +38,6 @@ from evaluation.release import (
     TWIN,
     TWIN_SMALL,
 )
-from twinset.privacy.statement.guarantee import Guarantee, says_little
-from twinset.privacy.statement.theorems import FLAGGED_UNIT
 
 COMMONEST = "the commonest label"
 NEARER = "nearer to train than to held-out"

@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.utility.dp_classifiers import (
+from twinset.errors import InputError
+from twinset.models.assets import Say, asset_path, no_fetched_code, quiet, silent
+from twinset.models.base_model import ModelFiles
+from twinset.models.device import AUTO, device_of
+from twinset.progress import Progress
+
+from .dp_classifiers import (
     MAX_TOKENS,
     MINILM,
     Budget,
@@ -21,11 +27,6 @@ from evaluation.utility.dp_classifiers import (
     EncoderClassifier,
     PrivateRegression,
 )
-from twinset.errors import InputError
-from twinset.models.assets import Say, asset_path, no_fetched_code, quiet, silent
-from twinset.models.base_model import ModelFiles
-from twinset.models.device import AUTO, device_of
-from twinset.progress import Progress
 
 # Makes, for a seed, an unfitted one with fit(texts, labels) and predict(texts).
 Classifier = Callable[[int], Any]

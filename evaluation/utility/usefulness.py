@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from evaluation.findings import Curve, Measured, Score, proportion
-from evaluation.policy_runs import train_twin
-from evaluation.release import (
+from twinset.errors import InputError
+from twinset.progress import Progress
+from twinset.run.request import Source
+from twinset.table.labels import LabelRules
+from twinset.table.read import read_frame, write_frame
+
+from ..findings import Curve, Measured, Score, proportion
+from ..policy_runs import train_twin
+from ..release import (
     PRIVATE_CLASSIFIER,
     REAL,
     TWIN,
@@ -24,15 +30,10 @@ from evaluation.release import (
     labelled,
     names_of,
 )
-from evaluation.utility.classifiers import SLOW_CLASSIFIERS, Classifier
-from twinset.errors import InputError
-from twinset.progress import Progress
-from twinset.run.request import Source
-from twinset.table.labels import LabelRules
-from twinset.table.read import read_frame, write_frame
+from .classifiers import SLOW_CLASSIFIERS, Classifier
 
 if TYPE_CHECKING:
-    from evaluation.release import FinishedRun, Twin
+    from ..release import FinishedRun, Twin
 
 RESAMPLES = 1000  # of the bootstrap
 SMALLEST = 100  # rows where the curve begins
