@@ -216,7 +216,7 @@ def evaluate(
     )
     form = given.get("text"), layout_of(given)
     release = Release.read(twin, run, given.get("device", AUTO))
-    kept = _open_findings(release.run and release.run.internal / FILE, output)
+    kept = _open_findings(release.run.internal / FILE if release.run else None, output)
     if publishable and not release.twin.is_of_whole_records:
         raise InputError(NOT_PRIVATE)
     with (
@@ -350,7 +350,7 @@ def release(
     form = given.get("text"), layout_of(given)
     request = AuditRequest(members, non_members or members, None, attributes, rows, seed)
     attacked = Release.read(release, run, given.get("device", AUTO))
-    kept = _open_findings(attacked.run and attacked.run.internal / FILE, output)
+    kept = _open_findings(attacked.run.internal / FILE if attacked.run else None, output)
     with (
         Console(quiet, log_file) as progress,
         open_real_rows(attacked.run, members, non_members, *form) as real,

@@ -341,8 +341,8 @@ class DemoReport:
             for kind in (
                 m.place["kind"] for m in self.findings.measured if m.score.name == PLANTED
             ):
-                scores = [find(name, rows=rows, kind=kind) for name, rows in columns]
-                hits = [f"{round(s.value * s.n):,} of {s.n:,}" if s else "" for s in scores]
+                shares = [find(name, rows=rows, kind=kind) for name, rows in columns]
+                hits = [f"{round(s.value * s.n):,} of {s.n:,}" if s else "" for s in shares]
                 secrets.add_row(kind, *hits)
             yield Text()
             yield secrets

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -69,7 +69,7 @@ from .utility.usefulness import Usefulness, targets, train_twins_by_epsilon
 FILE = "evaluation.json"
 BASELINE_ROWS = 1_000  # as many as a twin of 4,778 has took 38 of 45 minutes
 MOST, ATTACKED = 5_000, 200  # rows of each table, and members, in a first verdict
-Real = pd.DataFrame | str | Path  # rows, or a file of them
+Real: TypeAlias = pd.DataFrame | str | Path  # rows, or a file of them
 
 
 @dataclass(frozen=True)
@@ -231,11 +231,13 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
             f"{overlapping} held-out rows are training rows too, and flatter whatever was trained "
             "on these; `exclude_overlap=True` leaves them out"
         )
-    other = [None if p is None else read_frame(p) for p in (request.baseline, request.non_private)]
+    others = request.baseline, request.non_private
+    baseline, non_private = [None if path is None else read_frame(path) for path in others]
     # Declared labels may have no real row. Without the schema they would look like mistakes.
     schema = release.run.schema if release.run is not None else None
     frames = train, heldout, release.twin.frame
-    return Tables(*frames, text, tuple(attributes), *other, schema=schema), notes
+    named = text, tuple(attributes)
+    return Tables(*frames, *named, baseline, non_private, schema), notes
 
 
 def _read_baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.DataFrame:
@@ -327,9 +329,11 @@ def evaluate_frames(
 ) -> pd.DataFrame:
     """Return the scores of a model's twin, a row each. See `twinset.Twinset.evaluate`."""
     with TemporaryDirectory() as folder:  # the commands' own code reads files
-        release, files, columns = _write_files(Path(folder), model, made_from, twin, train, test)
+        release, (known, others), columns = _write_files(
+            Path(folder), model, made_from, twin, train, test
+        )
         names = tuple(classifiers or CLASSIFIERS)
-        request = EvaluationRequest(*files, *columns, names, **options)
+        request = EvaluationRequest(known, others, *columns, names, **options)
         return _list_scores(evaluate(release, request, "Twinset.evaluate", progress))
 
 
@@ -346,8 +350,10 @@ def audit_frames(
     """Return what attacks on a model and a twin of its find. See `twinset.Twinset.audit`."""
     with TemporaryDirectory() as folder:
         real = members, non_members
-        release, files, columns = _write_files(Path(folder), model, made_from, twin, *real)
-        request = AuditRequest(*files, *columns, rows)
+        release, (known, others), columns = _write_files(
+            Path(folder), model, made_from, twin, *real
+        )
+        request = AuditRequest(known, others, *columns, rows)
         return _list_scores(audit_release(release, request, "Twinset.audit", progress, model))
 
 
@@ -367,7 +373,7 @@ def _write_files(
     elif made_from is not None and (made_from / "internal" / SETTINGS).is_file():
         run = FinishedRun.read(made_from)
         rules, reading = run.labels, dict(run.reading)
-    files = []
+    files: list[Path] = []
     for number, table in enumerate(real):
         if not isinstance(table, pd.DataFrame):
             if not rules.changes_rows and reading.get("text") in (None, schema.text):

@@ -531,7 +531,7 @@ def generate(
     paths = OutputPaths(folder, file, format, overwrite, guard_formulas, resume, accept_spend)
 
     # rows of labels as the command line writes them: "500", "positive=500", "negative,dvd=5"
-    lines = () if rows_per_label is None else (str(rows_per_label),)
+    lines: tuple[str, ...] = () if rows_per_label is None else (str(rows_per_label),)
     if isinstance(rows_per_label, Mapping):
         counts = rows_per_label.items()
         names = [written_line(c) if isinstance(c, tuple) else c for c, _ in counts]

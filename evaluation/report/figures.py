@@ -109,11 +109,12 @@ def draw_scores(measured: Sequence[Measured]) -> Iterator[Figure]:
     """Draw what can be compared: a figure for each measure and label, a panel for each group."""
     yield from draw_exposure([m for m in measured if is_exposure(m)])
     bounds = list(list_bounds(measured))
-    unknown = {"low": math.nan, "high": math.nan}
     rows = {
         heading: {
             "at least, by attack": bound,
-            "claimed": replace(bound, value=math.nan if claim is None else claim, **unknown),
+            "claimed": replace(
+                bound, value=math.nan if claim is None else claim, low=math.nan, high=math.nan
+            ),
         }
         for heading, bound, claim in bounds
     }
@@ -125,8 +126,8 @@ def draw_scores(measured: Sequence[Measured]) -> Iterator[Figure]:
     for group in _drawable_groups(measured):
         if group.is_drawn:
             figures.setdefault((group.name, group.place.get("label", "")), []).append(group)
-    for panels in figures.values():
-        yield _compare_groups(panels, measured)
+    for groups in figures.values():
+        yield _compare_groups(groups, measured)
 
 
 def draw_headline(question: Question, measured: Sequence[Measured]) -> Figure | None:

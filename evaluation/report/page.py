@@ -140,15 +140,16 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     )
     base_rows = internal / BASELINE_FILE
     base = read_frame(base_rows) if base_rows.is_file() else None
-    file = next((each for each in sorted(share.glob("twin.*")) if format_of(each)), None)
+    twins = (each for each in sorted(share.glob("twin.*")) if format_of(each))
+    twin_file = next(twins, None)
     twin, digest, facts = None, None, []
-    if file is not None:
-        twin, digest = read_frame(file), sha256_file(file)
+    if twin_file is not None:
+        twin, digest = read_frame(twin_file), sha256_file(twin_file)
         facts.append(f"{len(twin):,} rows")
     if base_model:
         facts.append(f"written by {base_model}")
-    if file is not None:
-        facts.append(f"{date.fromtimestamp(file.stat().st_mtime):%d %B %Y}".lstrip("0"))
+    if twin_file is not None:
+        facts.append(f"{date.fromtimestamp(twin_file.stat().st_mtime):%d %B %Y}".lstrip("0"))
     # What was measured on other rows than those that are there now.
     stale = [k for k, f in found.items() if digest and f.about.get("twin_sha256", digest) != digest]
 
@@ -214,7 +215,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
             {
                 "name": name,
                 # Only columns that the twin has too.
-                "rows": sample_rows(real if text is None else real.filter(list(twin)), text),
+                "rows": sample_rows(real if twin is None else real.filter(list(twin)), text),
                 "total": len(real),
             }
             for name, real in (show_real or {}).items()

@@ -43,44 +43,33 @@ def effect(model, how: Execution = FAST) -> float:
         clipping.close()
 
 
-def mix_rows(share: float):
-    """A layer that looks at other rows."""
-
-    def hook(module, args, output):
-        return output + share * output.mean(0, keepdim=True)
-
-    return hook
-
-
 def round_by_shape(module, args, output):
     """A kernel that rounds by how many rows there are, as those for bfloat16 do."""
     return output * (1 + 1e-3 * (output.shape[0] % 7))
 
 
-# -- the measurement ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("how", [FAST, LOW], ids=["float32", "bfloat16"])
-def test_at_a_constant_shape_others_change_no_bit(model, how):
+def test_at_a_constant_shape_others_change_no_bit_and_a_layer_that_mixes_rows_is_found(model, how):
     assert effect(model, how) == 0
 
+    def mix(module, args, output):
+        return output + 1e-6 * output.mean(0, keepdim=True)
 
-@pytest.mark.parametrize("share", [1e-6, 0.01])
-def test_a_layer_that_mixes_rows_is_found_out(model, share):
-    model.transformer.h[0].mlp.register_forward_hook(mix_rows(share))
+    model.transformer.h[0].mlp.register_forward_hook(mix)
     assert effect(model) > 0
     assert not is_batch_invariant(model, C, FAST, SHAPES)
 
 
-def test_a_unit_that_leaks_into_the_sum_alone_is_found_out(model, monkeypatch):
-    """Norms that are right do not do: what is added must be the same, too."""
+@pytest.mark.parametrize("leak", [1e-2, math.nan])
+def test_a_unit_that_leaks_into_the_sum_alone_is_found_out(model, monkeypatch, leak):
+    """Norms that are right do not do: what is added must be the same, too, and a number."""
     original = ClippingEngine._add_scaled
 
-    def leak(self, scales):
-        original(self, scales + scales.mean() * 1e-2)
+    def leaking(self, scales):
+        original(self, scales + scales.mean() * leak)
 
-    monkeypatch.setattr(ClippingEngine, "_add_scaled", leak)
-    assert effect(model) > 0
+    monkeypatch.setattr(ClippingEngine, "_add_scaled", leaking)
+    assert not is_batch_invariant(model, C, FAST, SHAPES)
 
 
 # -- the sum of a batch ------------------------------------------------------------------------
@@ -115,35 +104,21 @@ def of(units: list[int]) -> Batch:
 
 
 LENGTHS = [4, 9, 9, 12, 14, 20, 25, 27, 30, 41, 44, 60, 70, 90, 100]
-OTHERS = {
-    "permuted": [*reversed(range(15))],
-    "fewer": [0, 3, 4, 7, 9, 14],
-    "alone": [3],
-}
 
 
 @pytest.mark.parametrize("how", [FAST, LOW], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
-def test_a_units_norm_is_the_same_to_the_bit_whoever_is_in_the_batch(model, how, others):
+def test_a_units_norm_is_the_same_to_the_bit_whoever_is_in_the_batch(model, how, monkeypatch):
+    """The control: physical batches as large as there are units, whose shape tells."""
     model.transformer.h[0].mlp.register_forward_hook(round_by_shape)
     records = records_of(LENGTHS)
     everyone = norms(model, records, [*range(15)], how)
-    assert norms(model, records, others, how) == {unit: everyone[unit] for unit in others}
-
-
-def test_a_unit_may_be_replaced_by_another_of_any_length(model):
-    everyone = norms(model, records_of(LENGTHS), [*range(15)], LOW)
-    changed = norms(model, records_of([*LENGTHS[:-1], 5]), [*range(15)], LOW)
+    for others in ([*reversed(range(15))], [0, 3, 4, 7, 9, 14], [3]):
+        assert norms(model, records, others, how) == {unit: everyone[unit] for unit in others}
+    changed = norms(model, records_of([*LENGTHS[:-1], 5]), [*range(15)], how)  # one replaced
     assert [unit for unit in range(15) if everyone[unit] != changed[unit]] == [14]
-
-
-def test_without_filler_the_shape_tells(model, monkeypatch):
-    """Negative control of the two above: physical batches as large as there are units."""
-    model.transformer.h[0].mlp.register_forward_hook(round_by_shape)
     monkeypatch.setattr(Sequences, "filled", lambda self, units: self)
-    records = records_of(LENGTHS)
-    everyone = norms(model, records, [*range(15)], FAST)
-    assert norms(model, records, [3], FAST)[3] != everyone[3]
+    everyone = norms(model, records, [*range(15)], how)
+    assert norms(model, records, [3], how)[3] != everyone[3]
 
 
 def test_filler_adds_nothing(model):
@@ -174,50 +149,30 @@ def test_every_shape_of_a_run_is_known_beforehand():
     assert replace(shapes, speed=SpeedConfig(physical_batch=7)).units(1, 16) == 7
 
 
-# -- what a run does about it ------------------------------------------------------------------
-
-
-class Warnings(Silent):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def warn(self, line: str) -> None:
-        self.lines.append(line)
-
-
-@pytest.mark.parametrize("method", ["lora", "full"])
-@pytest.mark.parametrize("invariant", [True, False])
+@pytest.mark.parametrize(("method", "invariant"), [("lora", True), ("full", True), ("lora", False)])
 def test_where_bfloat16_is_not_batch_invariant_training_goes_on_in_float32(
     tiny_base, monkeypatch, invariant, method
 ):
-    asked = []
+    asked, engines, warnings = [], [], []
     monkeypatch.setattr(
         learner, "is_batch_invariant", lambda *given: asked.append(given) or invariant
     )
-    engines = []
     monkeypatch.setattr(
         training, "ClippingEngine", lambda *a: engines.append(a) or ClippingEngine(*a)
     )
-    warnings = Warnings()
+    progress = Silent()
+    monkeypatch.setattr(progress, "warn", warnings.append, raising=False)
     frame = pd.DataFrame({"text": texts(), "label": ["good", "bad"] * 30})
-    options = {
-        "precision": "bfloat16",
-        "steps": 2,
-        "max_tokens": 12,
-        "epsilon": 50,
-        "method": method,
-    }
-    twinset = Twinset(str(tiny_base), progress=warnings, **options).fit(frame, "text", ["label"])
+    options = {"precision": "bfloat16", "steps": 2, "max_tokens": 12, "epsilon": 50}
+    made = Twinset(str(tiny_base), progress=progress, method=method, **options)
+    twinset = made.fit(frame, "text", ["label"])
     [(_, norm, _, shapes)] = asked
     assert norm == PrivacyConfig().max_grad_norm and {shape.per_unit for shape in shapes} == {2}
-    assert any("float32 instead" in line for line in warnings.lines) != invariant
+    assert any("float32 instead" in line for line in warnings) != invariant
     low = torch.bfloat16 if invariant else None
     frozen, autocast = (low or torch.float32, None) if method == "lora" else (torch.float32, low)
     assert next(twinset.model.model.parameters()).dtype is frozen
     assert [how.autocast for _, _, how in engines] == [autocast]
-
-
-# -- the real base model -----------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""What ε says in plain words: the exact bound, reached by a mechanism, never passed by another."""
+"""What a ledger guarantees: from its events alone, said in full, and "none" in every other case.
+
+What ε says in plain words: the exact bound, reached by a mechanism, never passed by another.
+"""
 
 import math
 import re
@@ -6,11 +9,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from tests.helpers import handover
-from tests.helpers.handover import ledger as ledger_of
 from twinset.config.plan import default_delta
-from twinset.privacy.accounting.accountant import epsilon
+from twinset.privacy.accounting.accountant import epsilon, gaussian_epsilon
 from twinset.privacy.accounting.events import (
     GaussianRelease,
     IndividualGaussian,
@@ -30,6 +33,9 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.theorems import (
     FLAGGED_NEIGHBOURING,
     FLAGGED_UNIT,
+    OWNER_CLIPPING,
+    OWNER_NEIGHBOURING,
+    OWNER_UNIT,
     THEOREMS,
     UNIFORM,
     Theorem,
@@ -50,27 +56,41 @@ SPENT = Ledger(
     policy_form="sound",
     events=EVENTS,
 )
+SCALE = WeightScale("a model", 2.0, 4.0, "public texts", (0.2,) * 5)
+WEIGHED = replace(
+    SPENT,
+    policy="adaptive",
+    events=[EVENTS[0], IndividualGaussian(0.8, 0.05, 60, 0.5)],
+    weight_scale=SCALE,
+)
+FLAGGED = replace(
+    SPENT,
+    policy="selective",
+    unit=FLAGGED_UNIT,
+    neighbouring=FLAGGED_NEIGHBOURING,
+    events=[MaskedAccess("patterns"), *EVENTS],
+)
+OWNED_RECORDS = replace(
+    SPENT, unit=OWNER_UNIT, neighbouring=OWNER_NEIGHBOURING, clipping=OWNER_CLIPPING
+)
 
 
-def test_epsilon_is_computed_from_the_events():
-    given = guarantee(SPENT)
-    assert given.epsilon == epsilon(EVENTS, 1e-5)
-    assert given.delta == 1e-5
+def test_all_of_it_follows_from_the_events_rounded_up():
+    given = guarantee(replace(SPENT, caveats=("Texts were cut.",)))
+    assert given.epsilon == epsilon(EVENTS, 1e-5) and given.delta == 1e-5
     assert (given.unit, given.neighbouring) == ("record", "add or remove one record")
-
-
-def test_what_the_ledger_was_asked_for_does_not_matter():
-    assert guarantee(replace(SPENT, target_epsilon=0.1)) == guarantee(SPENT)
-
-
-def test_the_sentence_states_epsilon_rounded_up():
-    given = guarantee(SPENT)
+    assert guarantee(replace(SPENT, target_epsilon=0.1)) == guarantee(SPENT)  # is not believed
     stated = float(re.search(r"\(([\d.]+), 1e-05\)-differentially private", given.sentence)[1])
     assert given.epsilon <= stated < given.epsilon + 0.01
-
-
-def test_the_sentence_states_delta_rounded_up():
     assert "2.52e-07" in guarantee(replace(SPENT, delta=2.5114e-07)).sentence
+    for words in (
+        "each record", "add or remove one record", "at most e^", "with m records",
+        "the base model and its training data", "the set of label values",
+        "the number of records", "rounding of sums", "internal/", "Mind: Texts were cut..",
+    ):  # fmt: skip
+        assert words in given.sentence
+    assert given.covers and "Texts were cut." in given.excludes
+    assert any("training data" in line for line in given.excludes)
 
 
 @pytest.mark.parametrize("changes", [{}, {"group_size": 3}, {"delta": 1e-3}, {"delta": 0.5}])
@@ -80,16 +100,6 @@ def test_its_paragraphs_are_the_sentence(changes):
     assert len(given.paragraphs) == (
         2 if given.epsilon is None else 4 + ("group_size" in changes) + ("Mind:" in given.sentence)
     )
-
-
-def test_the_sentence_names_what_it_covers_and_what_not():
-    sentence = guarantee(SPENT).sentence
-    for words in (
-        "each record", "add or remove one record", "at most e^", "with m records",
-        "the base model and its training data", "the set of label values",
-        "the number of records", "rounding of sums", "internal/",
-    ):  # fmt: skip
-        assert words in sentence
 
 
 @pytest.mark.parametrize(
@@ -108,28 +118,6 @@ def test_a_delta_near_one_in_n_is_stated_whatever_the_ledger_says(delta, expecte
 @pytest.mark.parametrize("records", [2, 500, 1000, 10_201, 10**6, 10**9])
 def test_the_default_delta_needs_no_warning(records):
     assert not delta_caveats(default_delta(records), records)
-
-
-def test_covers_and_excludes_are_listed():
-    given = guarantee(replace(SPENT, caveats=("Texts were cut.",)))
-    assert given.covers and "Texts were cut." in given.excludes
-    assert any("training data" in line for line in given.excludes)
-
-
-SCALE = WeightScale("a model", 2.0, 4.0, "public texts", (0.2,) * 5)
-WEIGHED = replace(
-    SPENT,
-    policy="adaptive",
-    events=[EVENTS[0], IndividualGaussian(0.8, 0.05, 60, 0.5)],
-    weight_scale=SCALE,
-)
-FLAGGED = replace(
-    SPENT,
-    policy="selective",
-    unit=FLAGGED_UNIT,
-    neighbouring=FLAGGED_NEIGHBOURING,
-    events=[MaskedAccess("patterns"), *EVENTS],
-)
 
 
 def test_adaptive_noise_guarantees_the_loosest_and_states_each_weight():
@@ -158,9 +146,8 @@ def test_selective_noise_says_first_what_is_not_protected():
 @pytest.mark.parametrize("sigma", [1.0, 3.0, 6.0, 12.0])
 def test_texts_masked_alike_have_a_guarantee_only_where_it_says_something(sigma):
     """Through the masked text, of which neither is: (2ε, (1 + e^ε) δ)."""
-    spent = guarantee(
-        replace(FLAGGED, events=[MaskedAccess("patterns"), GaussianRelease(sigma, "counts")])
-    )
+    events = [MaskedAccess("patterns"), GaussianRelease(sigma, "counts")]
+    spent = guarantee(replace(FLAGGED, events=events))
     delta = 1e-5 * (1 + math.exp(spent.epsilon))
     if math.exp(2 * spent.epsilon) * delta < 1 and delta < 1 / FLAGGED.records:
         stated = re.search(
@@ -168,54 +155,49 @@ def test_texts_masked_alike_have_a_guarantee_only_where_it_says_something(sigma)
         )
         assert 2 * spent.epsilon <= float(stated[1]) < 2 * spent.epsilon + 0.01
         assert delta <= float(stated[2]) < 1.01 * delta
-    else:
-        assert "alike, nothing is guaranteed. " in spent.sentence
-    assert ("alike, nothing" in spent.sentence) == (sigma == 1.0)
+    assert ("alike, nothing is guaranteed. " in spent.sentence) == (sigma == 1.0)
 
 
-STOPPED_EARLY = [*FLAGGED.events, NonPrivateAccess("early stopping")]
+# name → a ledger, what is changed in it, words of the sentence
 UNCOVERED = {
-    "a policy that does not mask": (SPENT, {"events": [MaskedAccess("patterns"), *EVENTS]}),
-    "masked access under the unit of records": (FLAGGED, {"unit": "record"}),
-    "selective noise of which nothing was masked": (FLAGGED, {"events": EVENTS}),
-    "selective noise and another access": (FLAGGED, {"events": STOPPED_EARLY}),
-    "the unit of flagged spans under uniform noise": (SPENT, {"unit": FLAGGED_UNIT}),
-    "individual noise under another policy": (SPENT, {"events": WEIGHED.events}),
-    "weights that follow from nothing public": (WEIGHED, {"weight_scale": None}),
-    "weights of a policy that knows none": (SPENT, {"weight_scale": SCALE}),
-    "adaptive noise as published": (WEIGHED, {"policy_form": "published"}),
-    "adaptive noise with a changed sample rate": (WEIGHED, {"sample_rate": 0.04}),
-}
+    "non-private access": (SPENT, {"events": [*EVENTS, NonPrivateAccess("tuning")]}, "tuning"),
+    "no event": (SPENT, {"events": []}, "no release"),
+    "test randomness": (SPENT, {"randomness_is_private": False}, "reproduced"),
+    "unit": (SPENT, {"unit": "token"}, "unit 'token'"),
+    "neighbouring": (SPENT, {"neighbouring": "replace one record"}, "replace one record"),
+    "sampler": (SPENT, {"sampler": "shuffled"}, "shuffled"),
+    "clipping": (SPENT, {"clipping": "each sequence"}, "each sequence"),
+    "policy": (SPENT, {"policy": "adaptive"}, "adaptive"),
+    "form": (SPENT, {"policy_form": "nominal"}, "nominal"),
+    "private N": (SPENT, {"records_public": False}, "number of records"),
+    "sample rate": (SPENT, {"sample_rate": 0.04}, "sample rates"),
+    "delta of 1/N": (SPENT, {"delta": 1e-3}, "WARNING"),
+    "delta above 1/N": (SPENT, {"delta": 0.02}, "WARNING"),
+    "two at once": (SPENT, {"sampler": "no", "randomness_is_private": False}, "because batch"),
+    "a policy that does not mask": (SPENT, {"events": FLAGGED.events}, "explain"),
+    "masked access under the unit of records": (FLAGGED, {"unit": "record"}, "unit 'record'"),
+    "selective noise of which nothing was masked": (FLAGGED, {"events": EVENTS}, "what was masked"),
+    "selective noise and another access": (
+        FLAGGED, {"events": [*FLAGGED.events, NonPrivateAccess("stopping early")]}, "stopping"
+    ),
+    "the unit of flagged spans under uniform noise": (SPENT, {"unit": FLAGGED_UNIT}, "the unit"),
+    "individual noise under another policy": (SPENT, {"events": WEIGHED.events}, "explain"),
+    "weights that follow from nothing public": (WEIGHED, {"weight_scale": None}, "constants"),
+    "weights of a policy that knows none": (SPENT, {"weight_scale": SCALE}, "no privacy weights"),
+    "adaptive noise as published": (WEIGHED, {"policy_form": "published"}, "no theorem"),
+    "adaptive noise with a changed sample rate": (WEIGHED, {"sample_rate": 0.04}, "sample rates"),
+    **{
+        f"a record's {name} for owners": (OWNED_RECORDS, {name: getattr(SPENT, name)}, "")
+        for name in ("unit", "neighbouring", "clipping")
+    },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("ledger", "change"), UNCOVERED.values(), ids=UNCOVERED.keys())
-def test_what_no_theorem_covers_has_no_guarantee(ledger, change):
+@pytest.mark.parametrize(("ledger", "change", "words"), UNCOVERED.values(), ids=UNCOVERED.keys())
+def test_it_fails_closed(ledger, change, words):
+    assert guarantee(ledger).epsilon is not None
     given = guarantee(replace(ledger, **change))
-    assert (given.epsilon, given.delta, given.by_weight) == (None, None, ())
-    assert given.sentence.startswith("No privacy guarantee")
-
-
-CASES = {
-    "non-private access": ({"events": [*EVENTS, NonPrivateAccess("tuning")]}, "tuning"),
-    "no event": ({"events": []}, "no release"),
-    "test randomness": ({"randomness_is_private": False}, "reproduced"),
-    "unit": ({"unit": "token"}, "unit 'token'"),
-    "neighbouring": ({"neighbouring": "replace one record"}, "replace one record"),
-    "sampler": ({"sampler": "shuffled"}, "shuffled"),
-    "clipping": ({"clipping": "each sequence"}, "each sequence"),
-    "policy": ({"policy": "adaptive"}, "adaptive"),
-    "form": ({"policy_form": "nominal"}, "nominal"),
-    "private N": ({"records_public": False}, "number of records"),
-    "sample rate": ({"sample_rate": 0.04}, "sample rates"),
-    "delta of 1/N": ({"delta": 1e-3}, "WARNING"),
-    "delta above 1/N": ({"delta": 0.02}, "WARNING"),
-}
-
-
-@pytest.mark.parametrize(("change", "words"), CASES.values(), ids=CASES.keys())
-def test_it_fails_closed(change, words):
-    given = guarantee(replace(SPENT, **change))
-    assert given.epsilon is None and given.delta is None and given.covers == ()
+    assert (given.epsilon, given.delta, given.by_weight, given.covers) == (None, None, (), ())
     assert given.sentence.startswith("No privacy guarantee: none, because")
     assert words in given.sentence
     assert "differentially private" not in given.sentence
@@ -226,61 +208,12 @@ def test_an_epsilon_that_is_not_finite_is_none(monkeypatch):
     assert guarantee(SPENT).epsilon is None
 
 
-def test_several_reasons_are_all_named():
-    change = {"sampler": "shuffled", "randomness_is_private": False}
-    sentence = guarantee(replace(SPENT, **change)).sentence
-    assert "shuffled" in sentence and "reproduced" in sentence
-
-
 def test_an_opened_ledger_is_covered_once_it_has_spent():
-    ledger = ledger_of((), records=1000, sample_rate=0.05)
+    ledger = handover.ledger((), records=1000, sample_rate=0.05)
     assert guarantee(ledger).epsilon is None
     for event in EVENTS:
         ledger.record(event)
     assert guarantee(ledger).epsilon == guarantee(SPENT).epsilon
-
-
-def chance_of_being_right(present, absent):
-    """The best chance of telling two distributions, each being as likely before."""
-    return np.maximum(present, absent).sum() / 2
-
-
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
-@pytest.mark.parametrize("delta", [0.0, 1e-5, 0.1])
-def test_the_bound_is_reached_and_not_passed(epsilon, delta):
-    """By the mechanism that is (ε, δ)-private and gives away the most (Kairouz et al. 2015)."""
-    likely = (1 - delta) * math.exp(epsilon) / (1 + math.exp(epsilon))
-    present = np.array([delta, likely, 1 - delta - likely, 0.0])
-    reached = chance_of_being_right(present, present[::-1])
-    assert reached == pytest.approx(most_belief(epsilon, delta), abs=1e-12)
-    assert reached > most_belief(epsilon * 0.9, delta)  # a smaller ε would claim too much
-
-
-def test_the_mean_belief_of_a_gaussian_is_below_the_bound():
-    from scipy.stats import norm
-
-    sigma, delta = 1.0, 1e-5
-    epsilon = next(
-        e
-        for e in np.arange(0.1, 20, 0.01)
-        if norm.cdf(0.5 / sigma - e * sigma) - math.exp(e) * norm.cdf(-0.5 / sigma - e * sigma)
-        <= delta
-    )
-    assert 0.5 < norm.cdf(0.5 / sigma) < most_belief(epsilon, delta)
-
-
-def test_percent_is_never_rounded_down():
-    for share in np.linspace(0.5, 0.9998, 997):
-        assert float(percent_up(share).removesuffix(" %")) >= 100 * share - 1e-9
-
-
-def test_a_large_epsilon_is_said_to_say_little():
-    small, none = guarantee(handover.ledger()), guarantee(handover.ledger(handover.NO_PRIVACY))
-    assert not says_little(small) and "rules out little" not in belief_sentence(small)
-    assert "from 50 % to at most 89.6 % on average" in belief_sentence(small)
-    large = guarantee(handover.ledger(handover.TRAINING[1:], delta=1e-5))
-    assert says_little(large) == (large.epsilon > 4.6) and says_little(none)
-    assert "Nothing is guaranteed" in belief_sentence(none)
 
 
 def test_a_policy_that_brings_its_theorem_is_covered_and_no_other_is():
@@ -299,3 +232,35 @@ def test_a_policy_that_brings_its_theorem_is_covered_and_no_other_is():
                 register_theorem("my own", "sound", other)
     finally:
         del THEOREMS["my own", "sound"]
+
+
+# -- what ε means ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("delta", [0.0, 1e-5, 0.1])
+def test_the_bound_is_reached_and_not_passed(epsilon, delta):
+    """By the mechanism that is (ε, δ)-private and gives away the most (Kairouz et al. 2015)."""
+    likely = (1 - delta) * math.exp(epsilon) / (1 + math.exp(epsilon))
+    present = np.array([delta, likely, 1 - delta - likely, 0.0])
+    reached = np.maximum(present, present[::-1]).sum() / 2  # both being as likely before
+    assert reached == pytest.approx(most_belief(epsilon, delta), abs=1e-12)
+    assert reached > most_belief(epsilon * 0.9, delta)  # a smaller ε would claim too much
+
+
+def test_the_mean_belief_of_a_gaussian_is_below_the_bound():
+    assert 0.5 < norm.cdf(0.5) < most_belief(gaussian_epsilon(1.0, 1e-5), 1e-5)
+
+
+def test_percent_is_never_rounded_down():
+    for share in np.linspace(0.5, 0.9998, 997):
+        assert float(percent_up(share).removesuffix(" %")) >= 100 * share - 1e-9
+
+
+def test_a_large_epsilon_is_said_to_say_little():
+    small, none = guarantee(handover.ledger()), guarantee(handover.ledger(handover.NO_PRIVACY))
+    assert not says_little(small) and "rules out little" not in belief_sentence(small)
+    assert "from 50 % to at most 89.6 % on average" in belief_sentence(small)
+    large = guarantee(handover.ledger(handover.TRAINING[1:], delta=1e-5))
+    assert says_little(large) == (large.epsilon > 4.6) and says_little(none)
+    assert "Nothing is guaranteed" in belief_sentence(none)

@@ -300,7 +300,7 @@ class Own:
         added = [] if os.getcwd() in sys.path else [os.getcwd()]
         sys.path.extend(added)  # last: a file there must not take the place of what is installed
         try:
-            self._function = getattr(importlib.import_module(module), function, None)
+            found: Any = getattr(importlib.import_module(module), function, None)
         except Exception as error:
             raise InputError(
                 f"`detector={name}`: importing {module!r} failed with {type(error).__name__}; "
@@ -309,10 +309,11 @@ class Own:
         finally:
             for folder in added:
                 sys.path.remove(folder)
-        if not callable(self._function):
+        if not callable(found):
             raise InputError(
                 f"`detector={name}`: {module!r} has no function {function!r}; name one"
             )
+        self._function = found
 
     def spans(self, texts: Sequence[str]) -> Iterator[list[Span]]:
         """See `Detector`. An error names the text by its number and repeats none of it."""
@@ -429,7 +430,7 @@ def measure_coverage(
         )
         on_progress(row + 1, len(texts))
     inside, flagged_in_all = found["flagged_secret_characters"], found["flagged_characters"]
-    columns = {}
+    columns: dict[str, dict[str, float | None]] = {}
     for name, counts in by_column.items():
         columns[name] = {key: counts[key] for key in SECRET_COUNTS}
         recall = counts["flagged"] / counts["occurrences"] if counts["occurrences"] else None

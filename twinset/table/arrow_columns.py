@@ -113,7 +113,7 @@ def collect_table(reader: TableReader, folder: Path | None = None) -> pd.DataFra
             for name, parts in chunks.items():
                 cells = _as_arrow(columns[name]) if name in columns else pa.nulls(rows)
                 is_text = isinstance(cells, pa.Array) and pa.types.is_large_string(cells.type)
-                if file is not None and is_text:
+                if file is not None and folder is not None and is_text:
                     # each array is a stream of its own; what stays in memory is where it begins
                     start, batch = file.tell(), pa.record_batch([cells], ["cells"])
                     with writing(folder), pa.ipc.new_stream(file, batch.schema) as stream:
@@ -121,7 +121,7 @@ def collect_table(reader: TableReader, folder: Path | None = None) -> pd.DataFra
                     cells = start
                 parts.append(cells)
             total += rows
-        if file is not None and file.tell():
+        if file is not None and folder is not None and file.tell():
             with writing(folder):
                 file.flush()
             pages = map_file(file)

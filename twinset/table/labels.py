@@ -458,7 +458,7 @@ def _places(found: Sequence[LabelValue], values: Sequence[LabelValue], merge: bo
     for value in found:
         read = _read(value, kind)
         near = nearest(plain(value), texts) if merge and read not in place else None
-        places.append(place.get(read if near is None else near, -1))  # type: ignore[arg-type]
+        places.append(place.get(read if near is None else near, -1))
     return places
 
 
