@@ -123,10 +123,9 @@ def test_a_record_that_is_clipped_as_if_it_were_ordinary_is_caught(neighbours, m
 def test_a_policy_that_records_less_than_it_spends_is_caught(neighbours, monkeypatch):
     """What is claimed is what `release` returned, so a wrong event is a wrong claim."""
     from twinset.policies.importance import PublishedImportance
-    from twinset.policies.policy import NoisePolicy
 
-    plain = NoisePolicy._own_event
-    monkeypatch.setattr(PublishedImportance, "_own_event", plain)  # σ instead of σ / b
+    # The event gets σ instead of σ / b.
+    monkeypatch.setattr(PublishedImportance, "least_noise", classmethod(lambda cls, options: 1.0))
     assert is_refuted(Step(neighbours, Target(PolicyConfig("importance", "published"))))
 
 
