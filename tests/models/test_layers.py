@@ -2,7 +2,6 @@
 
 import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.helpers import oracle
 from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
-from tests.helpers.commands import arguments, run_python, run_twinset
+from tests.helpers.commands import arguments, run_twinset
 from tests.helpers.refusals import refusal
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
@@ -44,7 +43,7 @@ def layers(model: nn.Module) -> list[Nf4Linear]:
     return [m for m in model.modules() if isinstance(m, Nf4Linear)]
 
 
-@pytest.mark.parametrize("family", ["gpt2-tied", "gpt2-untied", "llama-tied", "llama-untied"])
+@pytest.mark.parametrize("family", ["gpt2-tied", "llama-untied"])
 @pytest.mark.parametrize("execution", [FAST, Execution(gradient_checkpointing=True)])
 def test_clipped_sums_are_those_of_plain_layers_with_the_same_weights(family, execution):
     model, units = in_four_bits(family), random_units(5, 4, 2)
@@ -76,24 +75,12 @@ def test_records_leave_one_another_alone_where_those_of_lora_do(tiny_base, dtype
     assert alike == [True, True]
 
 
-def test_what_is_not_frozen_and_the_output_layer_stay_as_they_are():
-    model = in_four_bits("llama-untied")
-    trained = [p for p in model.parameters() if p.requires_grad]
-    assert trained and all("lora" in n for n, p in model.named_parameters() if p.requires_grad)
-    assert type(model.get_output_embeddings()) is nn.Linear
-    frozen = {type(m) for n, m in model.named_modules() if n.endswith("_proj.base_layer")}
-    assert frozen == {Nf4Linear}
-
-
 @pytest.mark.parametrize(
-    ("family", "dtype"),
-    [("gpt2-tied", torch.float32), ("llama-tied", torch.float32), ("llama-tied", torch.bfloat16)],
+    ("family", "dtype"), [("gpt2-tied", torch.float32), ("llama-tied", torch.bfloat16)]
 )
 def test_the_saved_model_is_the_one_that_was_trained(family, dtype):
-    model, ids = (
-        quantise_frozen(with_adapters(build(family, dtype))).float(),
-        torch.tensor([[1, 2, 3, 4]]),
-    )
+    model = quantise_frozen(with_adapters(build(family, dtype))).float()
+    ids = torch.tensor([[1, 2, 3, 4]])
     before = model(ids).logits
     after = merge_adapters(model)
     assert not layers(after) and not any("lora" in name for name, _ in after.named_parameters())
@@ -106,21 +93,6 @@ def test_adaptive_noise_is_refused():
     assert "`method=lora`" in said
 
 
-def test_adapters_are_never_merged_into_weights_that_are_not_there():
-    """A merge that forgot to restore them would be lost without a word."""
-    with pytest.raises(AttributeError):
-        in_four_bits("gpt2-tied").merge_and_unload()
-
-
-def test_weights_take_about_four_bits():
-    model = load_base("gpt2-mini").model
-    full = sum(p.numel() for n, p in model.named_parameters() if ".h." in n and p.ndim == 2)
-    made = layers(prepare_trainable(model, TrainingConfig(method="qlora")))
-    state = [t for m in made for t in m._state.as_dict(packed=True).values()]
-    kept = sum(t.numel() * t.element_size() for t in [*(m.codes for m in made), *state])
-    assert 4 < 8 * kept / full < 4.6
-
-
 def test_a_library_that_fetches_code_is_hidden(monkeypatch):
     fetcher = types.ModuleType("kernels")
     monkeypatch.setitem(sys.modules, "kernels", fetcher)
@@ -129,49 +101,11 @@ def test_a_library_that_fetches_code_is_hidden(monkeypatch):
     assert sys.modules["kernels"] is fetcher
 
 
-FETCHER = "def get_kernel(*names, **more):\n    raise SystemExit('code was fetched')\n"
-ADAPTED = """
-from transformers import GPT2Config, GPT2LMHeadModel
-from twinset.models.adapters import prepare_trainable
-from twinset.config import TrainingConfig
-model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=9))
-import sys
-sys.path.insert(0, {folder!r})
-import kernels
-{then}
-assert "bitsandbytes" in sys.modules
-"""
-
-
-def fetches(folder: Path, then: str) -> bool:
-    (folder / "kernels.py").write_text(FETCHER)
-    made = run_python("-c", ADAPTED.format(folder=str(folder), then=then))
-    assert made.returncode in (0, 1), made.stderr
-    assert made.returncode == 0 or "code was fetched" in made.stderr
-    return made.returncode == 1
-
-
-@pytest.mark.slow  # `test_a_library_that_fetches_code_is_hidden` is fast
-def test_adapters_fetch_no_code(tmp_path):
-    if not fetches(tmp_path, "import bitsandbytes"):  # the control: without our care, it is fetched
-        pytest.skip("there is no code to fetch for this processor")
-    for method in ("lora", "qlora"):
-        then = f"prepare_trainable(model, TrainingConfig(method={method!r}))"
-        assert not fetches(tmp_path, then)
-
-
 def test_a_run(tiny_base, good_table, capsys):
     more = ("--rows", 4, "--max-new-tokens", 6, "--method", "qlora", "--output", "twin.csv")
     made = run_twinset(capsys, *arguments(tiny_base, ("t.csv", *more)))
     assert made.code == 0, made.err
     assert (good_table / "twin.csv").read_text().startswith('"review","label"')
-
-
-def test_a_missing_library_is_named(tiny_base, good_table, capsys, monkeypatch):
-    monkeypatch.setattr("twinset.models.layers.find_spec", lambda name: None)
-    outcome = run_twinset(capsys, *arguments(tiny_base, ("t.csv", "--method", "qlora")))
-    assert outcome.code == 2 and "pip install 'twinset[qlora]'" in outcome.err
-    assert [path.name for path in good_table.iterdir()] == ["t.csv"]
 
 
 PROCESSOR = torch.device("cpu")
@@ -183,7 +117,7 @@ def two_layers(dtype: torch.dtype) -> nn.Sequential:
 
 
 @pytest.mark.skipif(not has_bfloat16(PROCESSOR), reason="needs a processor with bfloat16")
-@pytest.mark.parametrize("rows", [1, 7, 64, 130])
+@pytest.mark.parametrize("rows", [1, 130])
 def test_products_have_the_same_bits(rows):
     model, x = two_layers(torch.bfloat16), torch.randn(rows, 1, 24).bfloat16()
     with torch.inference_mode():
@@ -195,39 +129,17 @@ def test_products_have_the_same_bits(rows):
         assert not model(x).any()
 
 
-def test_other_formats_and_layers_stay_as_they_are():
-    class Other(nn.Linear):
-        """Computes something else, perhaps."""
-
-    model = nn.Sequential(two_layers(torch.float32), Other(33, 4).bfloat16())
-    before = [module.forward for module in model.modules()]
-    with PackedLinears(model).in_use():
-        assert [module.forward for module in model.modules()] == before
-    assert packed_bytes(model) == 0
-
-
 IDS = torch.arange(1, 25).view(2, 12)
 
 
 @pytest.mark.parametrize("folder", ["tiny_base", "tiny_llama"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_logits_stay(request, folder, dtype):
     plain = AutoModelForCausalLM.from_pretrained(request.getfixturevalue(folder)).to(dtype)
     with torch.no_grad():
         expected = plain(input_ids=IDS).logits
         fused = fuse(plain)
-        rounding = {torch.float64: 1e-6, torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
+        rounding = {torch.float32: 1e-5, torch.bfloat16: 3e-2}[dtype]
         torch.testing.assert_close(fused(input_ids=IDS).logits, expected, rtol=0, atol=rounding)
     assert fused is plain
     assert (fused.config._attn_implementation == "eager") == (dtype is torch.bfloat16)
-
-
-def test_gpt2_loses_its_elementwise_gelu_and_saves_the_same_weights(tiny_base, tmp_path):
-    model = AutoModelForCausalLM.from_pretrained(tiny_base)
-    before = model.state_dict().keys()
-    fuse(model)
-    assert type(model.transformer.h[0].mlp.act) is nn.GELU
-    assert model.state_dict().keys() == before
-    model.save_pretrained(tmp_path)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
-    torch.testing.assert_close(again(input_ids=IDS).logits, model(input_ids=IDS).logits)

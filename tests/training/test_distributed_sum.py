@@ -1,10 +1,8 @@
 """Several processes form the sum that one forms, and one of them alone adds noise."""
 
 import math
-import socket
 import sys
 import types
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +28,6 @@ from twinset.table.records import Records
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import Template
 from twinset.table.tokenization import TokenisedRecords, tokenise
-from twinset.training import distributed
 from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, Trainer, WrongPrompts
 from twinset.training.distributed import END, DistributedSum, process_group, trainer_of
 from twinset.training.loop import StepContext, opening_message, run_training
@@ -131,14 +128,13 @@ def check_noise(config, tokens, group) -> None:
         assert not spread_fits(draws, wrong * SIGMA * NORM)
 
 
-@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
 def test_several_processes_form_the_sum_of_one_add_noise_once_and_end_with_one_that_dies(
-    config, tokens, size
+    config, tokens
 ):
     alone, rank_zero = own_sum(config, tokens), own_sum(config, tokens)
     asked = batches(alone.engine.parameters)
     died = pytest.raises(InputError, match="fewer `processes`")
-    with died, process_group(size) as group:
+    with died, process_group(2) as group:
         group.broadcast_message(opening_message(trainer(config), context(config, tokens)))
         together = DistributedSum(rank_zero, group)
         for name, batch in [*asked.items(), ("other weights", asked["plain"])]:
@@ -166,8 +162,9 @@ def weights_of(trainer: Trainer) -> list[torch.Tensor]:
     return [*trainer.model.parameters(), *layers]
 
 
-@pytest.mark.parametrize("isolated", [True, False])
-@pytest.mark.parametrize("method", ["lora", "qlora", "full"])
+@pytest.mark.parametrize(
+    ("method", "isolated"), [("lora", False), ("qlora", True), ("full", False)]
+)
 def test_others_start_from_the_weights_of_rank_0(config, tokens, monkeypatch, method, isolated):
     """Also where bfloat16 is not fit for it, and the rounded weights stay in float32."""
     monkeypatch.setattr("twinset.training.clipped_sum.is_batch_invariant", lambda *given: isolated)
@@ -224,12 +221,6 @@ def test_a_removed_row_moves_no_other_to_another_process(tiny_base, monkeypatch)
     assert moved_by_a_removal(base) == sum(range(24))
 
 
-def test_text_and_label_both_decide_who_forms_a_gradient(tiny_base):
-    texts, labels = ["a film.", "a film.", "a film!"], [LABELS[0], LABELS[1], LABELS[0]]
-    tokens = tokens_of(texts, labels, load_base(str(tiny_base)))
-    assert len({tokens.digest(i) for i in range(3)}) == 3
-
-
 RUN = ("t.csv", "--run", "r", "--rows", "40", "--steps", "3", "--epsilon", "20")
 
 
@@ -241,27 +232,6 @@ def test_a_run_of_two_processes_is_whole(tiny_base, good_table, capsys):
     assert sorted(path.name for path in good_table.iterdir()) == ["r", "t.csv"]
 
 
-@pytest.mark.slow
-def test_rows_do_not_depend_on_who_draws_them(tiny_base, good_table, capsys):
-    """Without noise, and with every record in each batch, nothing else is random."""
-    plain = ("t.csv", "--rows", "40", "--no-privacy", "--batch-size", "60", "--precision")
-    for run, more in (("one", []), ("two", ["--processes", "2"])):
-        given = arguments(tiny_base, (*plain, "float32", "--steps", "1", "--run", run))
-        assert run_twinset(capsys, *given, *more).code == 0
-    one, two = (Path(run, "share/twin.csv").read_text() for run in ("one", "two"))
-    assert one == two
-
-
-@pytest.mark.parametrize(
-    ("gpu", "nccl", "carriers"),
-    [(False, True, "gloo"), (True, False, "gloo"), (True, True, "cpu:gloo,cuda:nccl")],
-)
-def test_messages_go_by_the_processor_and_sums_of_gpus_by_nccl(monkeypatch, gpu, nccl, carriers):
-    monkeypatch.setattr("torch.cuda.is_available", lambda: gpu)
-    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: nccl)
-    assert distributed.choose_backends() == carriers
-
-
 def test_sharded_training_is_refused(tiny_base, good_table, monkeypatch, capsys):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     refused = run_twinset(capsys, *arguments(tiny_base, RUN))
@@ -269,28 +239,11 @@ def test_sharded_training_is_refused(tiny_base, good_table, monkeypatch, capsys)
     assert not Path("r").exists()
 
 
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node"]
-ACCELERATE = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--no_python"]
-
-
-def launched(name: str) -> list[list[str]]:
-    """Return what is typed on each machine: of two, both are this one."""
-    if name == "accelerate":
-        return [ACCELERATE]
-    if name == "torchrun":
-        return [[*TORCHRUN, "2", "--no-python", "--"]]
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        meeting = ["--master-addr", "127.0.0.1", "--master-port", str(free.getsockname()[1])]
-    of_two = [*TORCHRUN, "1", "--nnodes", "2", *meeting, "--no-python"]
-    return [[*of_two, "--node-rank", str(rank), "--"] for rank in (0, 1)]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["torchrun", "accelerate", "two machines"])
-def test_a_launcher_may_start_the_processes(tiny_base, good_table, capsys, name):
+def test_a_launcher_may_start_the_processes(tiny_base, good_table, capsys):
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", "--"]
     run = [sys.executable, "-P", "-m", "twinset", *arguments(tiny_base, RUN)]
-    with ThreadPoolExecutor() as machines:
-        all_done = list(machines.map(lambda launch: run_python(*launch, *run), launched(name)))
-    assert [done.returncode for done in all_done] == [0] * len(all_done), all_done[0].stderr
-    assert [path.name for path in Path("r").parent.iterdir() if path.is_dir()] == ["r"]
+    done = run_python(*launch, *run)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in good_table.iterdir() if path.is_dir()] == ["r"]
     assert run_twinset(capsys, "verify", "r").code == 0

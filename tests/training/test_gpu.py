@@ -2,16 +2,13 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.clipped import C
 from tests.helpers.commands import arguments, run_twinset
-from tests.helpers.draws import continue_prompts
 from tests.training.test_device import OPTIONS, fitted
-from twinset.config import SamplingConfig
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import Questions, states_of_records
 from twinset.models.layers import fuse
@@ -20,8 +17,6 @@ from twinset.privacy.clipping.engine import FAST
 from twinset.privacy.clipping.models import BatchShape, batch_interference
 from twinset.privacy.mechanism.noise import _add_there, add_gaussian_to_each_
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.sampling import decoding
-from twinset.sampling.token_sampling import next_tokens
 from twinset.sampling.twin_model import TwinModel
 
 pytestmark = pytest.mark.gpu
@@ -52,14 +47,6 @@ def test_noise_is_rounded_there_as_a_processor_rounds_it(dtype, scale):
         assert torch.equal(on_gpu.cpu(), on_processor) and not torch.equal(on_processor, sums)
 
 
-def test_tokens_are_drawn_by_their_probabilities():
-    logits = torch.tensor([0.5, 0.3, 0.15, 0.05], device=GPU).log().repeat(20_000, 1)
-    config, generator = SamplingConfig(top_p=0.9), torch.Generator().manual_seed(0)
-    counts = np.bincount(next_tokens(logits, config, generator).cpu().numpy(), minlength=4)
-    assert counts[3] == 0  # beyond top-p
-    assert np.allclose(counts[:3] / 20_000, np.array([0.5, 0.3, 0.15]) / 0.95, atol=0.015)
-
-
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("folder", ["tiny_base", "tiny_llama"])
 def test_a_whole_run(request, tmp_path, folder, options):
@@ -75,31 +62,6 @@ def test_two_gpus_make_one_run(tiny_base, good_table, capsys):
     made = run_twinset(capsys, *given, "--epsilon", "20", "--processes", "2", "--device", GPU)
     assert made.code == 0, made.err
     assert run_twinset(capsys, "verify", "r").code == 0
-
-
-@pytest.mark.parametrize("guidance", [0.0, 1.0])
-@pytest.mark.parametrize("folder", ["tiny_base", "tiny_llama"])
-def test_rows_from_recordings_are_those_of_the_steps_themselves(
-    request, monkeypatch, folder, guidance
-):
-    model = fuse(AutoModelForCausalLM.from_pretrained(request.getfixturevalue(folder)).to(GPU))
-    made = []
-
-    class Kept(decoding.TokenStep):
-        def __init__(self, *given):
-            super().__init__(*given)
-            made.append(self)
-
-    def rows(recorded):
-        monkeypatch.setattr(decoding, "has_graphs", lambda device: recorded)
-        config = SamplingConfig(batch_size=8, guidance=guidance)
-        prompts = [[5, 6, 7 + i % 3, 8] for i in range(21)]
-        return continue_prompts(model.eval(), prompts, -1, 90, config, against=prompts[::-1])
-
-    monkeypatch.setattr(decoding, "TokenStep", Kept)
-    assert rows(True) == rows(False)
-    assert made[0].in_use and len(made[0].recordings) > 1
-    assert all(one.compared == decoding.COMPARED for one in made[0].recordings.values())
 
 
 @pytest.mark.parametrize("low", [torch.float32, torch.bfloat16])

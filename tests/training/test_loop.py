@@ -15,7 +15,6 @@ from transformers import AutoModelForCausalLM
 from tests.helpers import oracle
 from twinset.config import SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.models.adapters import add_lora
 from twinset.policies import MechanismParams
 from twinset.policies.policy import Uniform
 from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
@@ -184,7 +183,7 @@ def test_the_sum_is_that_of_one_record_at_a_time_as_the_policy_asks(rerun, model
         assert report.clipped == pytest.approx(np.mean([f < 1 for f in factors]))
 
 
-@pytest.mark.parametrize("without", [0, 7, 11])
+@pytest.mark.parametrize("without", [0, 7])
 def test_one_record_more_moves_the_sum_by_its_own_clipped_gradient(rerun, without):
     """With one of four wrong prompts drawn: the other records' draws must stay what they were.
 
@@ -204,21 +203,15 @@ def test_one_record_more_moves_the_sum_by_its_own_clipped_gradient(rerun, withou
     assert oracle.norm(moved) == pytest.approx(C, rel=EXACT)
 
 
-OUT_OF_MEMORY = [
-    torch.OutOfMemoryError("CUDA out of memory"),
-    RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
-    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-]
-# error, what does not fit, physical batch → (units, whether layers keep less) of each attempt
-HALVED = [
-    *((error, 3, 8, [(8, False), (4, False)] + [(2, False)] * 12) for error in OUT_OF_MEMORY),
-    (OUT_OF_MEMORY[0], 0, 2, [(2, False), (1, False)] + [(1, True)] * 24),
-]
-
-
-@pytest.mark.parametrize(("error", "most", "physical", "attempts"), HALVED)
+@pytest.mark.parametrize(
+    ("most", "physical", "attempts"),  # of each: its units, and whether layers keep less
+    [
+        (3, 8, [(8, False), (4, False)] + [(2, False)] * 12),
+        (0, 2, [(2, False), (1, False)] + [(1, True)] * 24),
+    ],
+)
 def test_out_of_memory_takes_less_at_once_and_changes_nothing(
-    rerun, monkeypatch, error, most, physical, attempts
+    rerun, monkeypatch, most, physical, attempts
 ):
     expected = rerun(physical=physical, the_plan=plan(steps=2))
     original, seen = ClippingEngine.add, []
@@ -228,28 +221,13 @@ def test_out_of_memory_takes_less_at_once_and_changes_nothing(
         seen.append((sequences.units, keeps_less))
         report = original(self, sequences, *more)  # fails after it has added something
         if sequences.units > most and not keeps_less:
-            raise error
+            raise torch.OutOfMemoryError("CUDA out of memory")
         return report
 
     monkeypatch.setattr(ClippingEngine, "add", add)
     actual = rerun(physical=physical, the_plan=plan(steps=2))
     assert seen == attempts and len(actual.events) == 2
     assert all(same(actual.sums[step], expected.sums[step]) for step in (0, 1))
-
-
-@pytest.mark.parametrize(
-    ("error", "where"),
-    [
-        (OUT_OF_MEMORY[0], "add"),  # hopeless
-        (RuntimeError("shapes do not match"), "add"),
-        (OUT_OF_MEMORY[1], "zero"),  # before the first physical batch
-    ],
-)
-def test_other_errors_and_hopeless_ones_end_the_run(model, monkeypatch, error, where):
-    monkeypatch.setattr(ClippingEngine, where, lambda *_: (_ for _ in ()).throw(error))
-    with pytest.raises(RuntimeError, match=str(error)):
-        run_training(model)
-    assert all(p.requires_grad for p in model.parameters())
 
 
 # -- the release -----------------------------------------------------------------------------------
@@ -322,53 +300,30 @@ def test_without_noise_the_ledger_records_it_and_the_loss_falls(model):
     assert run.reports[-1].loss < 0.8 * run.reports[0].loss
 
 
-def test_lora_changes_its_adapters_only(model):
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    adapted = add_lora(model, 2)
-    trained = set(oracle.trained(adapted))
-    run_training(adapted, the_plan=plan(steps=2))
-    assert set(oracle.trained(adapted)) == trained
-    for name, p in adapted.named_parameters():
-        plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
-        assert ("lora_" in name) or torch.equal(p, before[plain])
-    assert any(p.any() for n, p in adapted.named_parameters() if "lora_B" in n)
-
-
 # -- randomness ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def twice(rerun):
+def twice(rerun, the_plan) -> list[Run]:
     """Train two times, with every global seed put back between."""
-
-    def run(randomness, the_plan) -> list[Run]:
-        runs = []
-        for _ in range(2):
-            random.seed(0)
-            np.random.seed(0)
-            torch.manual_seed(0)
-            runs.append(rerun(the_plan=the_plan, randomness=randomness(), seed=7))
-        return runs
-
-    return run
+    runs = []
+    for _ in range(2):
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+        runs.append(rerun(the_plan=the_plan, randomness=Randomness.from_os(), seed=7))
+    return runs
 
 
-def test_no_seed_reaches_the_noise(twice):
-    first, second = twice(Randomness.from_os, plan())
+def test_no_seed_reaches_the_noise(rerun):
+    first, second = twice(rerun, plan())
     assert same(first.sums[0], second.sums[0])  # all records, the same wrong prompts: a seed's work
     assert correlation(first.noise(0), second.noise(0)) < 0.03
 
 
-def test_no_seed_reaches_the_poisson_draws(twice):
-    pairs = [twice(Randomness.from_os, plan(batch=6)) for _ in range(3)]
+def test_no_seed_reaches_the_poisson_draws(rerun):
+    pairs = [twice(rerun, plan(batch=6)) for _ in range(3)]
     sums = {float(run.sums[0][0].norm()) for pair in pairs for run in pair}
     assert len(sums) > 1  # six draws from 4096 sets
-
-
-def test_randomness_for_tests_is_reproducible(twice):
-    first, second = twice(lambda: Randomness.for_tests(3), plan(batch=6, steps=3))
-    for step in range(3):
-        assert same(first.noisy[step], second.noisy[step], bound=1e-12)
 
 
 # -- the loss --------------------------------------------------------------------------------------
@@ -397,18 +352,3 @@ def test_control_the_authors_batch_mean_sees_others():
 
     jacobian = torch.autograd.functional.jacobian(batch_mean, MEANS)
     assert jacobian[0, 1].abs().max() > 0.1
-
-
-@pytest.mark.parametrize("gap", [-1e4, -3.0, 0.0, 3.0, 48.0, 1e4])
-def test_the_bounded_form_stops_pushing_and_the_published_one_does_not(gap):
-    def slopes(form: str) -> list[float]:
-        means = torch.tensor([[1e4, 1e4 + gap]], dtype=torch.float64, requires_grad=True)
-        MismatchLoss(0.5, form)(means, torch.tensor([[7, 7]])).sum().backward()
-        return means.grad[0].tolist()
-
-    right, wrong = slopes("bounded")
-    assert slopes("published")[1] == -0.5 <= wrong <= 0.0 and 1.0 <= right <= 1.5
-    if gap == 0:
-        assert wrong == pytest.approx(-0.25, rel=1e-12)
-    if gap > 40:
-        assert wrong == pytest.approx(0.0, abs=1e-12)

@@ -8,15 +8,13 @@ import pytest
 import torch
 
 from tests.helpers.commands import run_twinset
-from tests.helpers.refusals import refusal
 from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
 from twinset.config.plan import make_plan
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import NATS_TOKENS_AT_ONCE, nats_per_token
-from twinset.policies.adaptive import SCALES, read_weight_scale
-from twinset.privacy.mechanism.units import WeightScale, nearest_shares
+from twinset.policies.adaptive import read_weight_scale
+from twinset.privacy.mechanism.units import nearest_shares
 
-BUILT_IN = WeightScale(*SCALES, *next(iter(SCALES.values())))
 TEXTS = [[5, 9, 7, 3], [11, 2], list(range(1, 30)), [8] * 200]  # the last is longer than the model
 
 
@@ -43,34 +41,6 @@ def test_a_text_s_nats_do_not_depend_on_its_neighbours_by_a_single_bit(base):
     assert torch.equal(alone[0], beside)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"low": 5.0}, {"low": -1.0}, {"high": float("inf")}, {"high": "4"}, {"origin": " "},
-        {"shares": (0.5, 0.5)}, {"shares": (0.3,) * 5}, {"shares": (-0.2, 0.4, 0.3, 0.3, 0.2)},
-    ],
-)  # fmt: skip
-def test_what_is_no_scale_is_refused(change):
-    fields = {"base_model": "m", "low": 2.0, "high": 4.0, "origin": "x", "shares": (0.2,) * 5}
-    with pytest.raises(ValueError, match="weight scale"):
-        WeightScale(**fields | change)
-
-
-def test_a_scale_survives_its_file(tmp_path, base):
-    scale, path = BUILT_IN, tmp_path / "s.json"
-    assert WeightScale.from_dict(json.loads(json.dumps(scale.to_dict()))) == scale
-    for broken in ({}, {**scale.to_dict(), "more": 1}, [], {**scale.to_dict(), "shares": 3}):
-        with pytest.raises(ValueError, match="weight scale"):
-            WeightScale.from_dict(broken)
-    for said, data in (("another base model", scale.to_dict()), ("weight scale", {})):
-        path.write_text(json.dumps(data))
-        assert said in refusal(read_weight_scale, base, str(path))
-
-
-def test_shares_go_to_the_nearest_weight_that_is_published():
-    assert nearest_shares(torch.tensor([0.99, 0.7, 0.51, 0.3, 0.1])) == (0.2,) * 5
-
-
 def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
     capsys, tmp_path, tiny_base, base, monkeypatch
 ):
@@ -91,17 +61,12 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
     assert str(tiny_base) not in json.dumps(scale.to_dict())
     again = run_twinset(capsys, *fit, "--text", "words")
     assert again.code == 2 and "exists" in again.err
-    missing = run_twinset(capsys, "weight-scale", "public.csv", "--output", "new.json")
-    assert missing.code == 2 and "no column 'text'" in missing.err
-    pd.DataFrame({"text": ["one text"]}).to_csv("few.csv", index=False)
-    few = run_twinset(capsys, "weight-scale", "few.csv", "--output", "new.json")
-    assert few.code == 2 and "has 1 texts" in few.err
 
 
 # -- the plan --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("epsilon", "highest"), [(4.0, None), (4.0, 20.0), (4.0, 4.0)])
+@pytest.mark.parametrize(("epsilon", "highest"), [(4.0, None), (4.0, 20.0)])
 def test_both_budgets_are_met_by_the_plan_s_own_events(epsilon, highest):
     config = RunConfig(PrivacyConfig(epsilon), PolicyConfig("adaptive", epsilon_max=highest))
     plan = make_plan(10_000, config)
