@@ -1,16 +1,12 @@
 """A label value of few records reaches no file, whatever the options; and whose values they are."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import reviews, without_downloads
-from twinset.api import Twinset, generate
-from twinset.errors import InputError
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.share import LEDGER
 from twinset.release.verify import verify
@@ -23,8 +19,6 @@ CHEAP = ("--marginal-share", "0", "--teacher-share", "0")
 QUICK = (*STEPS, *CHEAP, "--rows", "12", "--run", "run")
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 DECLARED = ("--labels", "sentiment=positive,negative")
-OPTIONS = {"epsilon": 50, "steps": 1, "batch_size": 8, "max_tokens": 12, "max_redraws": 1000}
-OPTIONS |= {"marginal_share": 0, "teacher_share": 0}
 
 
 @pytest.fixture
@@ -55,9 +49,8 @@ def files_with(text: str, folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in files if text.encode() in path.read_bytes()]
 
 
-@pytest.mark.parametrize("command", ["generate", "finetune", "plan"])
-def test_a_rare_value_stops_before_anything_is_written(place, run, command):
-    more = {"generate": QUICK, "finetune": (*STEPS, "--run", "run"), "plan": STEPS}[command]
+@pytest.mark.parametrize(("command", "more"), [("generate", QUICK), ("plan", STEPS)])
+def test_a_rare_value_stops_before_anything_is_written(place, run, command, more):
     ended = run(command, *more)
     assert ended.code == 2 and ended.err.count("\n") == 1 and ended.out == ""
     assert "(row 8)" in ended.err and RARE not in ended.err and "--merge-labels" in ended.err
@@ -69,7 +62,6 @@ STARS = ("--text", "text", "--attribute", "stars")
 WAYS = {
     "merged": (COLUMNS, ("--merge-labels",), 80, "the table, rare spellings being merged"),
     "declared": (COLUMNS, (*DECLARED, "--drop-undeclared"), 79, "'sentiment', declared by the own"),
-    "both": (COLUMNS, (*DECLARED, "--merge-labels"), 80, "'sentiment', declared by the owner"),
     "bins": (STARS, ("--bins", "stars=0,2,5"), 80, "'stars', declared by the owner"),
 }
 
@@ -106,49 +98,6 @@ def test_without_the_check_it_reaches_the_card(place, run, monkeypatch):
     )
     assert run("generate", *QUICK).code == 0
     assert {"run/share/README.md", f"run/model/{DESCRIPTION}"} <= {*files_with(RARE, place)}
-
-
-def test_values_that_are_not_rare_are_said_to_be_the_tables(run, frame):
-    """And a declared value that no row has may get rows."""
-    frame.assign(sentiment=reviews(80, 0).sentiment).to_csv("t.csv", index=False)
-    ended = run("generate", *QUICK, "--dry-run")
-    assert "become public as the table has them: 'negative', 'positive'; --labels" in ended.err
-    wanted = ("--labels", "sentiment=positive,negative,mixed", "--rows-per-label", "3")
-    ended = run("generate", *STEPS, *CHEAP, "--run", "run", *wanted)
-    assert ended.code == 0 and "no row has 'mixed'" in ended.err
-    twin = pd.read_csv("run/share/twin.csv")
-    assert twin.sentiment.value_counts().to_dict() == {"positive": 3, "negative": 3, "mixed": 3}
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (("--drop-undeclared",), "--drop-undeclared does nothing without --labels or --bins"),
-        (DECLARED, "does not declare in 1 of 80 rows (row 8)"),
-        (("--attribute", "stars"), "--bins stars=0,3,5"),
-    ],
-)
-def test_what_cannot_be_used_is_one_line(place, run, more, said):
-    columns = COLUMNS[:2] if "--attribute" in more else COLUMNS
-    ended = run("generate", *QUICK, *more, columns=columns)
-    assert ended.code == 2 and ended.err.count("\n") == 1 and said in ended.err, ended.err
-    assert RARE not in ended.err and [path.name for path in place.iterdir()] == ["t.csv"]
-
-
-def test_python_declares_by_arguments(frame, tiny_base):
-    twinset = Twinset(str(tiny_base), **OPTIONS)
-    with pytest.raises(InputError, match=r"`labels=\{'sentiment': \['negative', 'positive'\]\}`"):
-        twinset.fit(frame, "text", "sentiment")
-    with pytest.raises(InputError, match="`labels` does not declare in 1 of 80 rows"):
-        twinset.fit(frame, "text", labels={"sentiment": ["negative", "positive"]})
-    declared = {"sentiment": ["negative", "positive"]}
-    twinset.fit(frame, "text", labels=declared, drop_undeclared=True)
-    assert "'sentiment', declared by the owner" in twinset.guarantee.sentence
-    assert twinset.model.ledger.records == 79
-    private = {"base_model": str(tiny_base), "run": "run", "rows": 8, **OPTIONS}
-    made = generate(frame, "text", "stars", bins={"stars": [0, 2, 5]}, **private)
-    assert set(pd.read_parquet(made.twin).stars) <= {"0 to 2", "2 to 5"}
-    assert json.loads(Path("run/internal/config.json").read_text())["labels"]["bins"]
 
 
 @pytest.mark.slow

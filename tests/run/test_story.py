@@ -2,41 +2,28 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from tests.helpers.commands import OWNED, call, texts
-from twinset import Twinset, generate
+from twinset import generate
 from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.models.base_model import check_base
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.statement.theorems import OWNER_UNIT, UNIT
-from twinset.progress import Progress
 from twinset.run import story
 from twinset.run.generate import finetune, prepare
 from twinset.run.request import Source
 from twinset.run.run_folder import draw_held_out, kept_rows
-from twinset.sampling.allocation import RowsRequest
-from twinset.sampling.twin_model import DESCRIPTION, NOTHING_LEARNT
+from twinset.sampling.twin_model import DESCRIPTION
 from twinset.table.records import records_from_frame
-from twinset.table.schema import Attribute, Schema
-from twinset.table.templates import Template
 
 SHORT = {"epsilon": 50, "steps": 1, "batch_size": 8, "max_tokens": 12, "marginal_share": 0}
 LABELS = {"label": ["good", "bad"] * 30}
 FRAME = pd.DataFrame({"text": texts(), **LABELS, "who": [i // 3 for i in range(60)]})
-
-
-class Heard(Progress):
-    """Keep what a run warns of."""
-
-    def __init__(self):
-        self.warned = []
-        self.warn = self.warned.append
 
 
 def prepared(base, source=None, **options):
@@ -44,36 +31,11 @@ def prepared(base, source=None, **options):
     return prepare(Source(FRAME, "text", ("label",), **(source or {})), run_config(given))
 
 
-# -- reading and planning --------------------------------------------------------------------------
-
-
-def test_a_table_in_memory_and_its_file_are_prepared_alike(tiny_base, tmp_path):
-    FRAME.to_csv(tmp_path / "t.csv", index=False)
-    rows, config = RowsRequest(per_label=("3",)), run_config({"base_model": str(tiny_base)})
-    made = [
-        prepare(Source(data, "text", ("label",), owner="who"), config, rows, folder=folder)
-        for data, folder in ((FRAME, None), (tmp_path / "t.csv", tmp_path))
-    ]
-    facts = [(p.records.fingerprint(), p.plan, p.template, p.counts, p.config) for p in made]
-    assert facts[0] == facts[1]
-    assert made[0].plan.records == 20 and made[0].notes == made[1].notes != ()
-    assert made[0].counts == {("good",): 3, ("bad",): 3}
-
-
-def test_a_template_in_hand_is_taken_as_it_is(tiny_base):
-    mine = Template("mine", "Say {label}:", {}, ("label",))
-    assert prepared(tiny_base, {"prompt": mine}).template is mine
-
-
 @pytest.mark.parametrize(
     ("source", "options", "said"),
     [
-        ({}, {"max_records_per_owner": 2}, "does nothing without `owner`"),
         ({"owner": "who"}, {"group_size": 2}, "`group_size` is of records"),
-        ({"owner": "nobody"}, {}, "no column 'nobody'"),
-        ({"split": "train"}, {}, "a table in memory has none"),
         ({"owner": "who"}, {"noise_policy": "selective"}, "treats records by what they say"),
-        ({"hold_out": 0.6}, {}, "`hold_out` must be a number from 0 to 0.5"),
         ({"hold_out": float("nan")}, {}, "`hold_out` must be a number from 0 to 0.5"),
     ],
 )
@@ -82,11 +44,10 @@ def test_what_would_do_nothing_is_refused(tiny_base, source, options, said):
         prepared(tiny_base, source, **options)
 
 
-@pytest.mark.parametrize("command", [("compare",), ("audit", "canaries")])
-def test_comparisons_refuse_owners(tmp_path, command):
+def test_comparisons_refuse_owners(tmp_path):
     """They would train on rows one by one, whatever was asked for."""
     FRAME.to_csv(tmp_path / "t.csv", index=False)
-    refused = call(*command, tmp_path / "t.csv", "--owner", "who")
+    refused = call("compare", tmp_path / "t.csv", "--owner", "who")
     assert refused.code == 2 and "one by one" in refused.err
 
 
@@ -174,33 +135,3 @@ def test_without_noise_in_its_plan_nothing_is_released(tiny_base, release):
     run.plan = replace(run.plan, **{f"{release}_noise": 0.0})
     with pytest.raises(RuntimeError, match="without noise"):
         finetune(run)
-
-
-@pytest.mark.parametrize(
-    ("changes", "is_base_alone"),
-    [
-        ({"steps": 0, "marginal_share": 0.5}, False),
-        ({"steps": 0, "marginal_share": 0.5, "tilt": 0}, True),
-        ({"steps": 0}, True),
-        ({}, False),
-    ],
-    ids=str,
-)
-def test_rows_of_a_base_that_learnt_nothing_are_called_so(tiny_base, changes, is_base_alone):
-    heard, given = Heard(), {"teacher_share": 0, **SHORT, **changes}
-    model = Twinset(str(tiny_base), progress=heard, **given).fit(FRAME, "text", "label")
-    heard.warned.clear()
-    model.sample(2)
-    assert (NOTHING_LEARNT in heard.warned) == is_base_alone
-
-
-def test_a_label_that_no_row_has_is_named():
-    """Its records are too few for so many rows: who needs one of it hears how to have some."""
-    schema = Schema("text", "str", (Attribute("stars", "int64", (1, 2, 3)),), ("text", "stars"))
-    for counts, expected in (((5, 0, 7), ["stars 2"]), ((5, 1, 7), [])):
-        heard, known = Heard(), dict(zip(schema.combinations, counts, strict=True))
-        ledger = SimpleNamespace(unit="record", records=12)
-        model = SimpleNamespace(schema=schema, label_counts=known, ledger=ledger)
-        assert sum(story.share_out_rows(model, RowsRequest(13), heard).values()) == 13
-        named = [line.split("no row has ")[1].split(":")[0] for line in heard.warned]
-        assert named == expected
