@@ -14,6 +14,7 @@ import logging
 import os
 import random
 import resource
+import signal
 import string
 import warnings
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ import pytest
 
 import cli
 from tests.helpers import evaluated
+from tests.helpers.commands import run_python
 from tests.helpers.evaluated import without_downloads
 from twinset.commandline.console import Console
 from twinset.table.read import write_frame
@@ -354,3 +356,28 @@ def test_a_leak_that_is_written_is_found(world, tokenizer, where):
         hide(Path(where, ".hidden"))
         with pytest.raises(AssertionError):
             world.search()
+
+
+KILLED = """
+import os, signal, sys
+import twinset.training.loop
+def killed(*_, **__):
+    os.kill(os.getpid(), signal.{signal})
+twinset.training.loop.report_step = killed
+import cli
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGABRT", "SIGTERM"])
+def test_what_a_killed_run_leaves_is_for_its_owner_alone(world, tiny_base, name):
+    """A killed process clears nothing up: what is left lies in a folder of mode 0700."""
+    ended = run_python("-c", KILLED.format(signal=name), *generate(tiny_base))
+    assert ended.returncode == (130 if name == "SIGTERM" else -getattr(signal, name))
+    assert not world.needles.inside((ended.stdout + ended.stderr).encode())
+    left = world.leaks()
+    assert all(file.startswith(".run.") and "/internal/" in file for file in left), left
+    for folder in (path for path in world.here.glob(".run.*") if path.is_dir()):
+        assert folder.stat().st_mode & 0o077 == 0
+    assert not [path for path in world.here.iterdir() if path.name.startswith("core")]

@@ -4,13 +4,24 @@ A run that is killed at some moment is made once, and each test goes on from a c
 """
 
 import shutil
+import subprocess
 import sys
 from contextlib import chdir, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.helpers.commands import COLUMNS, GOOD, MARKER, Outcome, arguments, call, snapshot
+from tests.helpers.commands import (
+    COLUMNS,
+    GOOD,
+    MARKER,
+    Outcome,
+    arguments,
+    call,
+    python_environment,
+    snapshot,
+)
 from tests.helpers.models import machine_of
 from twinset.config.options import run_config
 from twinset.privacy.accounting.events import GaussianRelease, SubsampledGaussian
@@ -375,3 +386,44 @@ def test_no_failure_after_training_makes_anybody_pay_twice(begin):
     exists = generate()
     assert exists.code == 2 and f"`twinset sample {place.resolve()}/r " in exists.err
     assert "stays spent" in exists.err
+
+
+AT_ONCE = """
+import sys
+import cli, twinset.run.checkpoint, twinset.sampling.rows
+twinset.run.checkpoint.CHECKPOINT_SECONDS, twinset.sampling.rows.GROUP_ROWS = 0.0, 4
+sys.exit(cli.main())
+"""
+
+
+COMMAND = ("t.csv", "--run", "r", "--rows", "40", "--steps", "12", "--epsilon", "20")
+
+
+@pytest.mark.slow
+def test_killed_at_thirty_random_moments_it_ends_as_planned(begin):
+    """Runs that end before the thirtieth kill are checked, and another is started."""
+    place, environment = begin(), python_environment()
+    rng, kills, resume = np.random.default_rng(), 0, ()
+    while True:
+        wait = rng.uniform(2.0, 9.0) if kills < 30 else 120.0
+        given = map(str, arguments("base", COMMAND))
+        command = [sys.executable, "-c", AT_ONCE, *given, *resume]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        try:
+            _, err = process.communicate(timeout=wait)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            kills += 1
+            shutil.rmtree("r", ignore_errors=True)  # killed when all was done
+            resume = ("--resume",) if (PARTIAL / ".unfinished").exists() else ()
+            continue
+        assert process.returncode == 0, err
+        assert steps_of() == 12
+        assert verify("r").rows == 40
+        assert names_in(place) == ["r", "t.csv"]
+        assert not Path("r/internal/unfinished").exists()
+        if kills >= 30:
+            return
+        shutil.rmtree("r")
+        resume = ()
