@@ -8,21 +8,17 @@ import pytest
 
 from evaluation.demo import (
     KINDS,
-    REVIEWS,
     SATISFIED,
     SECRETS,
-    SUPPORT,
     TEXT,
     TOPIC,
     make_dialogues,
-    run_demo,
 )
 from evaluation.findings import Findings
 from evaluation.leakage.names import PLANTED, replay_planted
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import little, little_support
+from tests.helpers.evaluated import little_support
 from twinset.policies.detection import Patterns
-from twinset.table.records import records_from_frame
 
 
 @pytest.fixture
@@ -33,15 +29,6 @@ def support(monkeypatch):
 @pytest.fixture(scope="module")
 def table():
     return make_dialogues(400, seed=3)
-
-
-@pytest.mark.slow
-def test_reviews(tiny_base, tmp_path):
-    report = run_demo(little(REVIEWS, 12), tmp_path / "run", base_model=str(tiny_base))
-    assert len(report.samples) == 3 and report.findings.find("MAUVE")
-    for name in ("evaluation.json", "report.html"):
-        assert (tmp_path / "run" / "internal" / name).is_file()
-    assert pd.read_parquet(tmp_path / "run" / "share" / "twin.parquet").shape == (24, 2)
 
 
 def test_support_by_its_command(support, tiny_base, tmp_path, capsys):
@@ -86,27 +73,6 @@ def test_the_secrets_table_shows_a_leak(support):
         assert chance.find("replayed", kind=kind, rows="held-out only").value == 1
     tracking = leaking.find("replayed", kind="tracking number", rows="train only")
     assert (round(tracking.value * tracking.n), tracking.n) == (30, 300)
-
-
-def test_each_demo_has_a_base_model_of_its_own_and_an_unknown_one_is_refused(capsys):
-    assert REVIEWS.config().training.base_model == "smollm2-135m-text"
-    assert SUPPORT.config().training.base_model == "gpt2-mini"
-    small, other = REVIEWS.config("gpt2-mini").training, REVIEWS.config("./mine").training
-    assert small.batch_size == 1008 and other.batch_size == 252
-    ended = run_twinset(capsys, "demo", "--data", "film")
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err == "error: --data film: is none of reviews, support\n"
-
-
-def test_the_seed_decides_all_of_a_labelled_table(table):
-    assert list(table) == [TEXT, TOPIC, SATISFIED, SECRETS]
-    records, _ = records_from_frame(table, TEXT, (TOPIC, SATISFIED))
-    assert len(records) == 400 and len(records.schema.combinations) == 8
-    assert table[TOPIC].value_counts().min() > 60 and table[SATISFIED].value_counts().min() > 150
-    few, other = make_dialogues(20, 3), make_dialogues(20, 2)
-    assert few.equals(table.head(20)) and not set(few[TEXT]) & set(other[TEXT])
-    with pytest.raises(ValueError, match="no rows"):
-        make_dialogues(0)
 
 
 def test_secrets_stand_once_in_their_text_are_all_and_belong_to_nobody(table):

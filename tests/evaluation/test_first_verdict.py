@@ -57,13 +57,6 @@ def test_a_run_that_held_rows_out_ends_with_a_verdict(run):
     assert "useful" not in made.out  # what others may see of a run
     shared = "".join(path.read_text() for path in Path("run/share").iterdir())
     assert "faithful?" not in shared
-    assert "useful?" not in run("--hold-out", "0.3", "--json", "--overwrite").err
-
-
-def test_of_too_few_rows_nothing_is_said(run):
-    reviews(60, seed=0).to_csv("train.csv", index=False)
-    made = run("--hold-out", "0.2")
-    assert made.code == 0 and made.err.count("Too few rows to say: ") in (2, 3)
 
 
 def test_a_run_that_held_nothing_out_needs_other_rows(run, capsys):
@@ -73,15 +66,6 @@ def test_a_run_that_held_nothing_out_needs_other_rows(run, capsys):
     for command in (EVALUATE, AUDIT):
         ended = run_twinset(capsys, *command)
         assert ended.code == 2 and "--hold-out 0.2" in ended.err and ended.err.count("\n") == 1
-
-
-def test_what_came_by_standard_input_is_a_file_in_commands(tiny_base, capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", open("train.csv"))
-    given = ("generate", "-", *GIVEN[1:], "--base-model", tiny_base, "--hold-out", "0.3")
-    made = run_twinset(capsys, *given, "--run", "run")
-    said = " ".join(made.err.split())
-    assert made.code == 0 and "twinset evaluate" in said and "--train FILE" in said
-    assert "Save the table as FILE" in said
 
 
 def test_evaluate_and_audit_find_the_rows_held_out_and_read_them_as_the_run_did(

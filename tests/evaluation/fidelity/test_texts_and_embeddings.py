@@ -4,7 +4,6 @@ import random
 from collections import Counter
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from evaluation.fidelity.embeddings import (
@@ -13,21 +12,14 @@ from evaluation.fidelity.embeddings import (
     mauve,
     precision_recall,
 )
-from evaluation.fidelity.measures import label_distance, label_histogram
+from evaluation.fidelity.measures import label_distance
 from evaluation.fidelity.texts import (
-    BLOCKS,
     DRAWN,
-    count_ngrams,
     diversity_scores,
     drawable_ngrams,
-    duplicate_rate,
     expected_distinct,
-    jackknife,
-    length_histogram,
     length_scores,
     row_self_bleus,
-    self_bleu,
-    split_words,
     vocabulary_scores,
 )
 
@@ -60,19 +52,6 @@ PAIRS = {
 }
 
 
-# -- intervals -------------------------------------------------------------------------------------
-
-
-def test_jackknife_of_a_mean_is_the_usual_interval():
-    values = np.random.default_rng(0).normal(size=BLOCKS)
-    score = jackknife("", lambda kept: values[kept].mean(), BLOCKS, "match", -np.inf, np.inf)
-    assert score.value == pytest.approx(values.mean())
-    half = T_OF_NINE * values.std(ddof=1) / np.sqrt(BLOCKS)
-    assert (score.high - score.low) / 2 == pytest.approx(half, rel=1e-4)
-    alone = jackknife("", lambda kept: 0.5, 1, "match", 0.0, 1.0)
-    assert (alone.low, alone.value, alone.high) == (0.0, 0.5, 1.0)  # of one row nothing is known
-
-
 def test_intervals_are_as_wide_as_samples_differ():
     """More than ⅔ of the standard deviation over samples, less than twice, for each measure."""
     tables = [rows(100, seed) for seed in range(25)]
@@ -92,25 +71,6 @@ def test_intervals_are_as_wide_as_samples_differ():
 # -- words and labels ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Straße, it’s 5-star… 'quoted'", ["strasse", "it’s", "5", "star", "quoted"]),
-        ("... !!", []),
-    ],
-)
-def test_words(text, expected):
-    assert split_words(text) == expected
-
-
-@pytest.mark.parametrize("table", [rows(40), [[], ["a"], []], []])
-def test_ngrams_are_those_of_each_row(table):
-    for n in range(1, 5):
-        counts = count_ngrams(table, n)
-        assert sorted(counts.sum(axis=0)) == sorted(Counter(plain_grams(table, n)).values())
-        assert counts.sum(axis=1).tolist() == [max(0, len(row) - n + 1) for row in table]
-
-
 def test_lengths_and_the_interval_of_their_median():
     mean, median = length_scores(np.array([2, 4, 0, 6]))
     assert (mean.value, median.value) == (3.0, 3.0)
@@ -121,33 +81,10 @@ def test_lengths_and_the_interval_of_their_median():
 
 
 @pytest.mark.parametrize(
-    ("counted", "bins", "shares"),
-    [
-        ([0, 1, 1, 3], ["0", "1", "2", "3", "4 or more"], [0.25, 0.5, 0, 0.25, 0]),
-        ([0, 0], ["0", "1 or more"], [1, 0]),
-        ([30, 59, 61], ["0–4", "60–64", "65 or more"], [0, 1 / 3, 0]),
-        ([10] * 999 + [10_000], ["10", "11 or more"], [0.999, 0.001]),
-    ],
-)
-def test_length_histogram(counted, bins, shares):
-    histogram = length_histogram({"twin": np.array(counted)})
-    at = [histogram.bins.index(name) for name in bins]
-    assert [histogram.series["twin"][place] for place in at] == pytest.approx(shares)
-    assert sum(histogram.series["twin"]) == pytest.approx(1)
-
-
-@pytest.mark.parametrize(
     ("ours", "real", "distance"), [("aabb", "abab", 0.0), ("aa", "bb", 1.0), ("aaab", "aabb", 0.25)]
 )
 def test_label_distance(ours, real, distance):
     assert label_distance(list(ours), list(real)).value == pytest.approx(distance)
-
-
-def test_labels_are_in_order_and_gaps_are_left_out():
-    twin = pd.DataFrame({"stars": [10.0, 2.0, None, 2.0]})
-    histogram = label_histogram({"twin": twin, "train": pd.DataFrame({"stars": [5]})}, "stars")
-    assert histogram.bins == ["2", "5", "10"]
-    assert histogram.series == {"twin": [2 / 3, 0, 1 / 3], "train": [0, 1, 0]}
 
 
 def test_vocabulary_by_hand():
@@ -166,17 +103,6 @@ def test_vocabulary_by_hand():
 # -- repetition ------------------------------------------------------------------------------------
 
 
-def test_distinct_is_the_usual_one_of_all_and_the_expected_one_of_some():
-    counts = np.bincount([WORDS.index(word) for row in rows(30) for word in row])
-    total = counts.sum()
-    assert expected_distinct(counts, total) == pytest.approx((counts > 0).sum() / total)
-    flat = np.repeat(np.arange(len(counts)), counts)
-    rng = np.random.default_rng(0)
-    drawn = [len(set(rng.choice(flat, 50, replace=False))) / 50 for _ in range(2000)]
-    error = 4 * np.std(drawn) / 44
-    assert expected_distinct(counts, 50) == pytest.approx(np.mean(drawn), abs=error)
-
-
 def test_diversity_does_not_depend_on_the_number_of_rows():
     few, many = rows(300, seed=1), rows(1500, seed=2)
     drawn = drawable_ngrams(few)
@@ -193,12 +119,7 @@ def test_diversity_does_not_depend_on_the_number_of_rows():
     assert plain[0] > 1.5 * plain[1]  # the control: the plain share does
 
 
-@pytest.mark.parametrize(("texts", "rate"), [(["A b.", "a, B", "c"], 1 / 3), (["a"] * 4, 3 / 4)])
-def test_duplicate_rate(texts, rate):
-    assert duplicate_rate(texts).value == pytest.approx(rate)
-
-
-@pytest.mark.parametrize("table", [rows(40), rows(12, seed=3, longest=5), [["a"], ["a"], ["b"]]])
+@pytest.mark.parametrize("table", [rows(40), [["a"], ["a"], ["b"]]])
 def test_self_bleu_agrees_with_nltk(table):
     bleu = pytest.importorskip("nltk.translate.bleu_score")
     smoothing = bleu.SmoothingFunction().method1
@@ -209,28 +130,10 @@ def test_self_bleu_agrees_with_nltk(table):
     assert row_self_bleus(table) == pytest.approx(expected, abs=1e-9)
 
 
-def test_self_bleu_by_hand():
-    row = "a b c d e".split()
-    assert row_self_bleus([row, row]) == [1.0, 1.0]
-    assert row_self_bleus([row, ["x"]]) == [0.0, 0.0]
-    # 4/5 words, 3/4 pairs, 2/3, 1/2; the reference is one word longer
-    score, _ = row_self_bleus([row, "a b c d f g".split()])
-    assert score == pytest.approx(np.exp(-0.2) * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25)
-
-
-@pytest.mark.parametrize(
-    ("number", "twin", "n"), [(1500, 5000, 1000), (60, 50, 50), (9, 9, 9), (2, 2, 2)]
-)
-def test_parts_of_self_bleu(number, twin, n):
-    score = self_bleu([["a", "b"]] * number, twin)
-    assert score.n == n and (score.low == score.high) == (n > 9)  # one part has no interval
-    assert self_bleu([["a"]], 1) is None
-
-
 # -- clouds of vectors -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", ["alike", "shifted"])
 def test_mauve_agrees_with_its_authors(name):
     """On the same clusters to 0.0001; on each one's own, the mean of ten seeds, to 0.03."""
     theirs = pytest.importorskip("mauve").compute_mauve
@@ -250,13 +153,7 @@ def test_mauve_falls_with_the_distance():
     assert mauve(*PAIRS["apart"], seed=0).value < 0.02
 
 
-@pytest.mark.parametrize("rows", [1, 2, 50])
-def test_mauve_of_one_repeated_row(rows):
-    assert mauve(np.ones((rows, 4)), np.ones((rows, 4)), 0).value == pytest.approx(1)
-    assert mauve(np.ones((rows, 4)), cloud(rows, 0, dimensions=4), 0).value < 0.7
-
-
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", ["shifted", "narrow"])
 def test_precision_and_recall_agree_with_scikit_learn(name):
     from sklearn.neighbors import NearestNeighbors
 
@@ -267,17 +164,6 @@ def test_precision_and_recall_agree_with_scikit_learn(name):
         radii = NearestNeighbors(n_neighbors=4).fit(region).kneighbors(region)[0][:, 3]
         near = np.linalg.norm(one[:, None] - region[None], axis=2)
         assert score.value == pytest.approx((near <= radii).any(axis=1).mean(), abs=0.002)
-
-
-def test_precision_and_recall_tell_what_is_wrong():
-    half = cloud(600, 0)
-    half = half[half[:, 1] > 0]
-    ceiling, apart = precision_recall(*PAIRS["alike"]), precision_recall(*PAIRS["apart"])
-    missing = precision_recall(half, cloud(600, 1)[: len(half)])
-    beyond = precision_recall(cloud(600, 1)[: len(half)], half)
-    assert [s.value for s in apart] == [0.0, 0.0]
-    assert missing[1].high < ceiling[1].low and missing[0].high > ceiling[0].low
-    assert beyond[0].high < ceiling[0].low and beyond[1].high > ceiling[1].low
 
 
 def test_frechet_distance_in_closed_form_and_by_the_matrix_root():

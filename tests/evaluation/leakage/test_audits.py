@@ -1,7 +1,6 @@
 """`twinset audit RUN|TWIN` and `twinset audit canaries`, on a tiny model."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 import cli
@@ -54,8 +53,6 @@ def test_a_twin_that_copies_is_caught_and_one_of_other_rows_is_not(tmp_path, cap
     ("more", "message"),
     [
         (("--output", "share/x.json"), "share/ is for others"),
-        (("--text", "words"), "no column 'words'"),
-        (("--run", "nowhere"), "no complete run folder"),
         ((*COLUMNS, "--non-members", "train.csv"), "not trained on"),
     ],
 )
@@ -107,34 +104,13 @@ def test_canaries_are_planted_under_each_policy(audited, tiny_base, capsys, monk
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        *(
-            (("--copies", odd), "--copies takes whole numbers")
-            for odd in ("-1", "one", "1,,2", "²")
-        ),
-        (("--copies", "0,1000000000"), "--copies must be a whole number from 0 to 100000"),
+        (("--copies", "-1"), "--copies takes whole numbers"),
         (("--each", "20"), "--each 20"),
     ],
 )
 def test_odd_requests_are_refused(more, message, tiny_base, capsys):
     ended = canaries(capsys, tiny_base, *more)
     assert ended.code == 2 and message in ended.err
-
-
-def test_secrets_of_more_digits_are_ranked_by_a_sample(tiny_base, tmp_path, capsys):
-    """In a table with another column too, which is left out, as in a twin."""
-    pd.read_csv("train.csv").assign(extra=1).to_csv("train.csv", index=False)
-    more = ("--policies", "none", "--digits", "7", "--coins", "0", "--each", "1", "--copies", "20")
-    assert canaries(capsys, tiny_base, *more).code == 0
-    findings = Findings.load(tmp_path / "found.json")
-    found = findings.find("exposure", copies="20", sees="model")
-    assert found.maximum == pytest.approx(np.log2(10**7))
-    placed = [m.place for m in findings.measured]
-    methods = {place["method"] for place in placed if place.get("copies") == "20"}
-    assert methods == {
-        "skew-normal, 2000 candidates",
-        "rank among 10000 candidates, bigram model of the twin",
-    }
-    assert {place["candidates"] for place in placed if "candidates" in place} == {"10000000"}
 
 
 OVERTRAINED = ("--steps", "120", "--batch-size", "32", "--learning-rate", "0.01")

@@ -194,10 +194,7 @@ def test_a_twin_that_repeats_its_members_gives_them_away_and_another_does_not(mo
     ("row", "similarity"),
     [
         ("The pan broke after two days", 1.0),
-        ("the PAN broke, after two days!", 1.0),
         ("the pan broke after three days", 0.5),  # 2 of 4 triples, and 2 of 4
-        ("days two after broke pan the", 0.0),
-        ("Fine", 1.0),  # a text of fewer than three words is one n-gram
         ("!?", 0.0),
     ],
 )
@@ -216,8 +213,7 @@ def normal(shift, members=80, others=120, seed=0, digits=8):
     return Attack("loss", "model", *(np.round(draw, digits) for draw in draws))
 
 
-@pytest.mark.parametrize("others", [99, 100, 250, 2000])
-@pytest.mark.parametrize("digits", [8, 1])  # rounded: many ties
+@pytest.mark.parametrize(("others", "digits"), [(99, 8), (250, 1)])  # rounded: many ties
 def test_scores_are_those_of_scikit_learn(others, digits):
     attack = normal(1.5, others=others, digits=digits)
     labels = [1] * 80 + [0] * others
@@ -231,9 +227,7 @@ def test_scores_are_those_of_scikit_learn(others, digits):
         assert score.low <= score.value <= score.high and score.n == 80
 
 
-@pytest.mark.parametrize(
-    ("others", "missing"), [(99, RATES), (100, RATES[1:]), (999, RATES[1:]), (1000, ())]
-)
+@pytest.mark.parametrize(("others", "missing"), [(99, RATES), (999, RATES[1:]), (1000, ())])
 def test_too_few_non_members_for_a_rate_are_said_once(others, missing):
     attacks = [normal(1.0, others=others), replace(normal(0.0, others=others), name="zlib ratio")]
     notes = separation(attacks, seed=0).notes
@@ -250,30 +244,13 @@ def test_nothing_and_everything_found_have_wide_intervals_too():
     assert (ties[0].value, ties[1].value) == (0.5, 0.0)
 
 
-@pytest.mark.parametrize("size", [15, 100])
-def test_the_interval_of_auroc_holds_the_truth_and_depends_on_the_seed_alone(size):
-    truth = 0.8555  # P(N(1.5, 1) > N(0, 1)) = Φ(1.5 / √2)
+def test_the_interval_of_auroc_holds_the_truth_and_depends_on_the_seed_alone():
+    size, truth = 15, 0.8555  # P(N(1.5, 1) > N(0, 1)) = Φ(1.5 / √2)
     found = [attack_scores(normal(1.5, size, size, seed), seed)[0] for seed in range(50)]
     # 0.1 % of true 95 % intervals would hold it in fewer of 50
     assert sum(area.low <= truth <= area.high for area in found) >= 42
     attack = normal(0.5)
     assert attack_scores(attack, 3) == attack_scores(attack, 3) != attack_scores(attack, 4)
-
-
-def test_a_separation_is_placed_and_drawn():
-    found = separation([normal(1.0, others=5000)], seed=0, place={"run": "uniform"})
-    assert [m.score.name for m in found.measured] == ["AUROC", *RATES]
-    assert {m.question for m in found.measured} == {"leakage"}
-    assert dict(found.measured[0].place) == {"run": "uniform", "attack": "loss", "sees": "model"}
-    points = found.curve.series["loss"]
-    assert found.curve.log == "xy" and 20 < len(points) <= roc.POINTS
-    assert points == sorted(points) and points[-1] == (1.0, 1.0)
-    assert all(0 < x <= 1 and 0 < y <= 1 for x, y in points)
-    rate = found.measured[1].score.value
-    assert max(y for x, y in points if x <= 0.01) == pytest.approx(rate, abs=0.02)
-    for bad in ([math.nan], []):
-        with pytest.raises(ValueError, match="loss"):
-            Attack("loss", "model", np.array(bad), np.ones(3))
 
 
 # -- members and non-members that differ without any model -----------------------------------------

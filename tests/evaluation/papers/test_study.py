@@ -8,12 +8,11 @@ import pandas as pd
 import pytest
 import torch
 
-from evaluation.papers.lines import exposure, perplexity, read_lines
+from evaluation.papers.lines import exposure
 from evaluation.papers.study import (
     Comparison,
     Study,
     compare_arms,
-    main,
     run_study,
 )
 
@@ -60,21 +59,6 @@ def test_rows_are_made_once_and_further_seeds_are_added(study, tmp_path):
     assert (tmp_path / "out" / "toy.png").stat().st_size > 1000
 
 
-def test_other_data_are_other_rows(study, tmp_path):
-    run(study, tmp_path, "--seeds", "1")
-    (tmp_path / "other.txt").write_text("two\n")
-    other = ["--lines", str(tmp_path / "other.txt"), "--output", str(tmp_path / "out")]
-    assert len(run_study(study.study, [*other, "--seeds", "1"])) == 2
-    assert len(study.measured) == 4
-
-
-def test_a_missing_file_is_one_line_and_exit_code_2(study, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["toy"])
-    with pytest.raises(SystemExit, match="2"):
-        main(study.study)
-    assert capsys.readouterr().err == "error: --lines: name a file; some text\n"
-
-
 def test_seeds_are_paired():
     """Each seed moves both arms: the difference has no spread, unpaired it would have."""
     arms = {"a": [1.0, 5.0, 9.0], "b": [0.0, 4.0, 8.0]}
@@ -96,10 +80,6 @@ def uniform_model(tokenizer):
 
     forward.config, forward.device = SimpleNamespace(n_positions=64), torch.device("cpu")
     return forward, tokenizer
-
-
-def test_the_perplexity_of_a_blind_guess_is_the_vocabulary(uniform_model, tokenizer):
-    assert perplexity(uniform_model, ["some words", "more"]) == pytest.approx(len(tokenizer))
 
 
 def test_exposure_of_what_no_model_knows_is_full_only_for_the_likeliest(uniform_model):
@@ -134,14 +114,6 @@ def test_a_paper_lists_its_arms_and_compares_only_these(paper, capsys):
     arms = set(study.arms(study.sizes["full"]))
     assert {arm for one in study.comparisons for arm in (one.ours, one.theirs)} <= arms
     assert listed[-1] == f"{2 * len(study.arms(study.sizes['cpu']))} rows with 2 seeds"
-
-
-def test_lines_are_read_from_text_and_tables(tmp_path):
-    (tmp_path / "a.txt").write_text("one\n\n two \n")
-    (tmp_path / "b.csv").write_text('text\n"three\nfour"\n')
-    assert read_lines(tmp_path / "a.txt") == ["one", "two"]
-    assert read_lines(tmp_path / "b.csv") == ["three", "four"]
-    assert len(read_lines(tmp_path / "a.txt", 1)) == 1
 
 
 @pytest.mark.slow

