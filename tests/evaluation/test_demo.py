@@ -1,4 +1,4 @@
-"""The demos with a tiny model, the planted secrets, and the dialogues that hold them."""
+"""The demo of dialogues with a tiny model, and the secrets planted in them."""
 
 import json
 import re

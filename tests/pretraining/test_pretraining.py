@@ -85,12 +85,11 @@ def log_of(folder):
 
 
 def check_outcome(folder):
-    """Check that it has learned, and that log, facts and card agree."""
+    """Check that it has learned, and that log and facts agree."""
     assert not (folder / "training").exists()
     bits = [line["bits"] for line in log_of(folder) if line["bits"] is not None]
     assert bits[-1] < bits[0] - 0.2 and bits[-1] == facts_of(folder)["validation"]["bits_per_byte"]
-    card = (folder / "README.md").read_text()
-    assert "corpus.jsonl" in card and "without differential privacy" in card
+    assert "without differential privacy" in (folder / "README.md").read_text()
 
 
 def test_an_adapter_moves_all_linear_layers_by_its_product_and_may_be_shipped(
@@ -126,11 +125,9 @@ def test_killed_or_stopped_it_ends_with_the_same_weights(scratch, tmp_path, caps
     (work / "checkpoint-4" / "trainer_state.json").write_text("{")  # killed while it was written
     stopped = pretrain(capsys, *options, *AT_ONCE, "--json")
     assert stopped.code == 0 and json.loads(stopped.out)["validation"]["steps"] == 4
-    load_base(str(model))  # it can be used meanwhile
     assert pretrain(capsys, *options).code == 0
     assert same(weights(whole), weights(model))
     assert [x for x in log_of(whole) if x["loss"]] == [x for x in log_of(model) if x["loss"]]
-    assert "is a finished model" in pretrain(capsys, *options).err
     assert pretrain(capsys, *options, *AT_ONCE, "--seed", "1", output="other").code == 0
     assert not same(weights(whole), weights(tmp_path / "other"))  # the control
 

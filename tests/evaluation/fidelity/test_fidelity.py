@@ -161,16 +161,6 @@ def test_a_bad_twin_is_off_the_ceiling(found, twin, name, direction):
     assert apart(found[twin], name) == direction
 
 
-def test_labels_off_the_ceiling(found):
-    name = "total variation distance of labels"
-    assert apart(found["another domain"], name, label="product") == 1
-    assert apart(found["another domain"], name, label="mood") == 0
-    histogram = next(h for h in found["another domain"].histograms if h.name == "labels: product")
-    assert histogram.bins == ["film", "garden", "pan"]
-    assert histogram.series["twin"] == [0.0, 1.0, 0.0]
-    assert histogram.series["train"][1] == histogram.series[SECOND][1] == 0
-
-
 def test_only_what_the_twin_says_of_itself_is_publishable(found, public_model):
     """Other private tables leave those numbers as they are."""
     one = found["faithful"]

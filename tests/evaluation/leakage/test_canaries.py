@@ -24,7 +24,6 @@ from evaluation.leakage.canaries import (
     extrapolated_rank,
     numbered_formats,
     plant,
-    write_coin_canaries,
 )
 from tests.helpers.evaluated import PROMPT, overfit, token_nats
 from twinset.models.base_model import load_base
@@ -50,8 +49,6 @@ def test_draws_depend_on_the_seed_alone_and_use_each_sentence_once():
     assert [sum(c.copies == k for c in drawn) for k in COPIES] == [EACH] * len(COPIES)
     secrets = [c.secret for seed in range(40) for c in draw_canaries(LABELS, seed)]
     assert 400 < np.mean(secrets) < 600
-    with pytest.raises(ValueError, match="sentences"):
-        draw_canaries(LABELS, 0, each=len(FORMATS))
 
 
 def test_planting():
@@ -64,14 +61,6 @@ def test_planting():
     assert planted["text"].tolist() == ["a", "b", "c", "My ID is 007.", *["My ID is 042."] * 3]
     assert planted["kind"].tolist()[3:] == ["y", "x", "x", "x"]
     assert planted["stars"].tolist()[3:] == [5, 1, 1, 1]
-
-
-def test_coin_canaries_are_distinct_and_begin_as_the_base_writes(tokenizer):
-    openings = ["The film was good and I liked it very much.", "A pan."]
-    found = write_coin_canaries(openings, tokenizer, 30, seed=0)
-    assert len(set(found)) == 30
-    assert all(text.startswith(("The film was good and I liked it", "A pan.")) for text in found)
-    assert found == write_coin_canaries(openings, tokenizer, 30, seed=0)
 
 
 # -- exposure --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from evaluation.leakage import membership, roc
+from evaluation.leakage import roc
 from evaluation.leakage.membership import (
     find_base,
     model_attacks,
@@ -25,7 +25,6 @@ from evaluation.leakage.roc import (
     attack_scores,
     draw_sides,
     measure_shift,
-    separation,
 )
 from tests.helpers.evaluated import SCHEMA, records_of, token_nats, twin_of
 from twinset.errors import InputError
@@ -34,7 +33,6 @@ from twinset.table.schema import Attribute
 from twinset.table.tokenization import tokenise
 
 WORDS = "film book plot pan story dull great cheap works broke loved review minute days".split()
-RATES = tuple(roc.RATES)
 
 
 @pytest.fixture(autouse=True)
@@ -112,8 +110,8 @@ def test_no_attack_finds_members_where_none_was_trained_on(overfitted, fresh):
 
 @pytest.mark.parametrize("longest", [64, 6])
 def test_losses_and_perplexity_are_those_of_one_row_after_the_other(fresh, longest):
-    tokens, calls = tokens_of(twin_of(fresh), made_up(15, 4), longest), []
-    found = row_losses(fresh.model, tokens, lambda done, total: calls.append((done, total)))
+    tokens = tokens_of(twin_of(fresh), made_up(15, 4), longest)
+    found = row_losses(fresh.model, tokens)
     nats = []
     for row, (text, label) in enumerate(zip(tokens.texts, tokens.labels, strict=True)):
         nats.append(token_nats(fresh.model, tokens.prompts[label], text))
@@ -121,19 +119,8 @@ def test_losses_and_perplexity_are_those_of_one_row_after_the_other(fresh, longe
         assert found.total[row] == pytest.approx(nats[-1].sum().item(), rel=1e-5)
         assert found.mean[row] == pytest.approx(nats[-1].mean().item(), rel=1e-5)
         assert found.hardest[row] == pytest.approx(np.mean(hardest), rel=1e-5)
-    assert calls[-1] == (15, 15)
     expected = math.exp(float(torch.cat(nats).mean()))
     assert perplexity(fresh.model, tokens) == pytest.approx(expected, rel=1e-5)
-
-
-def test_calibration_is_left_out_with_a_note_where_it_cannot_be(overfitted, fresh):
-    tokenizer = type(fresh.tokenizer)(tokenizer_object=fresh.tokenizer.backend_tokenizer)
-    tokenizer.add_tokens(["another"])
-    other = replace(fresh, tokenizer=tokenizer)
-    for base, why in ((None, "is not at hand"), (other, "has another vocabulary")):
-        attacks, notes = model_attacks(overfitted, base, MEMBERS, OTHERS)
-        assert len(attacks) == 3
-        assert notes == [f"calibrated loss: left out, for the base model {why}"]
 
 
 def test_a_base_is_found_by_name_and_known_by_its_weights(tiny_base, tmp_path):
@@ -157,15 +144,6 @@ def test_rows_that_the_model_was_not_made_for_are_refused_without_their_text(fre
     assert MEMBERS.texts[0] not in str(error.value)
 
 
-def test_a_diverged_model_is_judged_still(tiny_base):
-    base = load_base(str(tiny_base))
-    for weight in base.model.parameters():
-        torch.nn.init.constant_(weight, math.nan)
-    attacks, _ = model_attacks(twin_of(base), None, MEMBERS, OTHERS)
-    assert areas(attacks)["loss"].value == 0.5
-    assert math.isfinite(perplexity(base.model, tokens_of(twin_of(base), MEMBERS)))
-
-
 # -- the released rows -----------------------------------------------------------------------------
 
 
@@ -175,7 +153,7 @@ def bag(texts):
     return counts / np.linalg.norm(counts, axis=1, keepdims=True).clip(1e-9)
 
 
-def test_a_twin_that_repeats_its_members_gives_them_away_and_another_does_not(monkeypatch):
+def test_a_twin_that_repeats_its_members_gives_them_away_and_another_does_not():
     fresh = made_up(120, 9).texts
     repeated = [" ".join(text.split()[:-1]) for text in MEMBERS.texts] + fresh[:60]
     attacks = text_attacks(repeated, MEMBERS.texts, OTHERS.texts, bag)
@@ -183,25 +161,6 @@ def test_a_twin_that_repeats_its_members_gives_them_away_and_another_does_not(mo
     assert all(area.low > 0.75 for area in areas(attacks).values())
     whole = text_attacks(fresh, MEMBERS.texts, OTHERS.texts, bag)
     assert all(area.low < 0.5 < area.high for area in areas(whole).values())
-    monkeypatch.setattr(membership, "MEMORY", 1)  # blocks change nothing
-    for one, other in zip(
-        whole, text_attacks(fresh, MEMBERS.texts, OTHERS.texts, bag), strict=True
-    ):
-        assert other.members == pytest.approx(one.members)
-
-
-@pytest.mark.parametrize(
-    ("row", "similarity"),
-    [
-        ("The pan broke after two days", 1.0),
-        ("the pan broke after three days", 0.5),  # 2 of 4 triples, and 2 of 4
-        ("!?", 0.0),
-    ],
-)
-def test_similarity_of_words(row, similarity):
-    twin = ["Fine.", "The pan broke after two days", "!!"]
-    (attack,) = text_attacks(twin, [row], [row])
-    assert attack.members[0] == pytest.approx(similarity, abs=1e-6)
 
 
 # -- how an attack is judged -----------------------------------------------------------------------
@@ -225,14 +184,6 @@ def test_scores_are_those_of_scikit_learn(others, digits):
     for score, rate in zip(rates, roc.RATES.values(), strict=True):
         assert score.value == pytest.approx(tpr[fpr <= rate + 1e-12].max())
         assert score.low <= score.value <= score.high and score.n == 80
-
-
-@pytest.mark.parametrize(("others", "missing"), [(99, RATES), (999, RATES[1:]), (1000, ())])
-def test_too_few_non_members_for_a_rate_are_said_once(others, missing):
-    attacks = [normal(1.0, others=others), replace(normal(0.0, others=others), name="zlib ratio")]
-    notes = separation(attacks, seed=0).notes
-    assert [note.partition(":")[0] for note in notes] == list(missing)
-    assert all(f"{others} non-members are too few" in note for note in notes)
 
 
 def test_nothing_and_everything_found_have_wide_intervals_too():

@@ -4,13 +4,10 @@ import math
 from functools import partial
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
-import torch
 
 from evaluation.findings import Findings
 from evaluation.leakage import names as module
-from evaluation.leakage.canaries import expected_rank
 from evaluation.leakage.names import (
     CARD,
     EMAIL,
@@ -102,15 +99,6 @@ def test_ten_copied_rows_are_counted_and_rows_of_the_heldout_table_are_not(names
         assert control.find("replayed", rows="train", kind=kind).value == 0
         assert control.find("replayed", rows="held-out only", kind=kind).value == 1
     assert notes == []
-
-
-def test_values_are_parted_by_the_rows_of_train_that_hold_them(names_behind_by):
-    once, twice, often = people(0, 8), people(8, 12) * 2, people(12, 14) * 10
-    doubled = [f"{row} again: {row}" for row in once]  # one row, however often it says it
-    found, _ = found_in(twice + often[:1], doubled + twice + often, people(50, 60))
-    for occurrences, expected in (("1", (0, 8)), ("2–9", (1, 4)), ("10+", (0.5, 2))):
-        score = found.find("replayed", kind=EMAIL, rows="train", occurrences=occurrences)
-        assert (score.value, score.n) == expected
 
 
 def test_what_both_tables_hold_is_no_sign_of_a_leak(names_behind_by):
@@ -218,22 +206,6 @@ def test_the_rank_of_names_sees_what_was_memorised_and_nothing_else(fresh, taugh
     assert (known.score.n, known.score.goal, known.score.maximum) == (2, "minimise", 1.0)
     assert rank(fresh, SAID, max_tokens=5) == []  # training cut them off: it never saw them
     assert rank(fresh, ["Nobody at all."]) == []
-
-
-def test_the_rank_is_that_of_a_plain_pass_over_the_tokens_of_the_name(fresh):
-    encode = fresh.tokenizer.encode
-    ids, stop, end = (
-        [*encode(PROMPT), *encode(" " + text)]
-        for text in (SAID[0], "The book by", "The book by Ada Quill")
-    )
-    assert ids[: len(stop)] == stop and ids[: len(end)] == end
-    with torch.inference_mode():
-        logits = fresh.model(torch.tensor([ids])).logits[0]
-    blank = not fresh.tokenizer.decode(ids[len(stop)]).strip()  # a space of its own before the name
-    places = range(len(stop) + blank, len(end))
-    ranks = [expected_rank(-logits[i - 1].numpy(), ids[i]) for i in places]
-    (found,) = rank(fresh, ["  " + SAID[0]])
-    assert found.score.value == pytest.approx(np.mean(1 / np.array(ranks)), rel=1e-3)
 
 
 def test_the_exposure_of_telephone_numbers_sees_what_was_memorised(taught):

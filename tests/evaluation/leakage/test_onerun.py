@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import beta, binom
 
 from evaluation.leakage import one_run
-from evaluation.leakage.one_run import epsilon_lower_bound, one_run_audit, p_value
+from evaluation.leakage.one_run import epsilon_lower_bound, one_run_audit
 
 M = 200
 
@@ -62,18 +62,6 @@ def test_without_delta_it_is_clopper_and_pearsons_bound(r, v):
     assert epsilon_lower_bound(r, v, r, 0.0) == pytest.approx(expected, abs=1e-5)
 
 
-def test_p_value_by_hand():
-    # W ~ Binomial(4, 3/4): P(W ≥ 3) = 189/256; P(3 > W ≥ 3 - i) / i = 54/256, 33/256, 67/768
-    epsilon = math.log(3)
-    assert p_value(4, 3, 10, epsilon, 0.0) == pytest.approx(189 / 256)
-    assert p_value(4, 3, 10, epsilon, 0.01) == pytest.approx(189 / 256 + 0.2 * 54 / 256)
-    # far from the mode the largest term is not the first one
-    terms = [(binom.cdf(19, 20, 0.5) - binom.cdf(19 - i, 20, 0.5)) / i for i in range(1, 21)]
-    assert np.argmax(terms) > 5
-    expected = binom.sf(19, 20, 0.5) + 2 * 50 * 1e-3 * max(terms)
-    assert p_value(20, 20, 50, 0.0, 1e-3) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])
 def test_the_bound_exceeds_the_truth_in_a_twentieth_of_all_runs_at_most(epsilon):
     above = exceeding(epsilon, 100, guesses=M // 2)
@@ -125,15 +113,3 @@ def test_inclusion_is_a_fair_coin_that_no_seed_repeats():
     assert abs(draws.mean() - 0.5) < 0.02  # 5.6 standard deviations
     assert np.abs(np.corrcoef(draws.T) - np.eye(50)).max() < 0.3
     assert len({tuple(row) for row in draws.tolist()}) == 400
-
-
-def test_the_lowest_scores_are_guessed_too_and_several_numbers_share_the_level():
-    ranked = np.array([True, False, True, False, False])
-    given = np.arange(5, 0, -1.0), ranked, 0.0
-    assert [one_run_audit(*given, guesses=r).correct for r in range(1, 6)] == [1, 2, 2, 3, 4]
-    scores, included = randomised_response(3.0, 0)
-    alone = one_run_audit(scores, included, 0.0, guesses=100)
-    among = one_run_audit(scores, included, 0.0, guesses=[100, 10, 10])
-    assert (among.guesses, among.tried) == (100, (100, 10))
-    assert among.epsilon == pytest.approx(epsilon_lower_bound(100, alone.correct, M, 0.0, 0.975))
-    assert among.epsilon < alone.epsilon

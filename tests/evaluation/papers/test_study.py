@@ -1,14 +1,11 @@
 """Studies: rows are made once, comparisons are paired by seed, and the figures are right."""
 
 import importlib
-import math
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-import torch
 
-from evaluation.papers.lines import exposure
 from evaluation.papers.study import (
     Comparison,
     Study,
@@ -68,42 +65,6 @@ def test_seeds_are_paired():
     shuffled = frame.assign(seed=[0, 1, 2, 2, 0, 1])  # the control
     _, low, high = compare_arms(shuffled, Comparison("x", "a", "b"))
     assert high - low > 10
-
-
-@pytest.fixture(scope="module")
-def uniform_model(tokenizer):
-    """A causal model to which every token is as likely: its perplexity is its vocabulary."""
-    size = len(tokenizer)
-
-    def forward(input_ids):
-        return SimpleNamespace(logits=torch.zeros(*input_ids.shape, size))
-
-    forward.config, forward.device = SimpleNamespace(n_positions=64), torch.device("cpu")
-    return forward, tokenizer
-
-
-def test_exposure_of_what_no_model_knows_is_full_only_for_the_likeliest(uniform_model):
-    """A blind guess prefers secrets of fewer tokens. A model that knows the secret ranks it first.
-
-    The second is the control: it can be told from the first.
-    """
-    causal, tokenizer = uniform_model
-    text = " ID 77"
-    known = tokenizer.encode(text, add_special_tokens=False)
-
-    def knows(input_ids):
-        logits = causal(input_ids).logits
-        for row, ids in enumerate(input_ids.tolist()):
-            for at in range(len(ids) - len(known) + 1):
-                if ids[at : at + len(known)] == known:
-                    for place, token in enumerate(known):
-                        logits[row, at + place - 1, token] = 20.0
-        return SimpleNamespace(logits=logits)
-
-    knows.config, knows.device = causal.config, causal.device
-    full = exposure((knows, tokenizer), "ID {}", 77, 2, 50)
-    assert full == pytest.approx(math.log2(51), abs=0.1)
-    assert exposure(uniform_model, "ID {}", 77, 2, 50) >= 0
 
 
 @pytest.mark.parametrize("paper", [*PAPERS, "bench.arms"])

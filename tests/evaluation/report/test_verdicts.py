@@ -22,7 +22,7 @@ WHERE = {"twin": "twin", "base": "no private data", "real": "real", "second": SE
 WHERE |= {"dp": PRIVATE_CLASSIFIER, "cut": TWIN_SMALL, "guess": "the commonest label"}
 WHERE |= {"train": TRAIN, "sample": SAMPLE, "heldout": HELDOUT}
 BLIND = "neither model nor released rows"
-LIKE, NEAR, FAR = (0.9, 0.95), (0.5, 0.6), (0.04, 0.06)
+LIKE, FAR = (0.9, 0.95), (0.04, 0.06)
 
 
 def score(name, low, high, goal="minimise"):
@@ -44,7 +44,6 @@ def accuracy(**ends):
     ("measured", "answer"),
     [
         ([], "Not measured"),
-        (accuracy(twin=(0.6, 0.7)), "Not measured"),
         (accuracy(twin=(0.6, 0.7), base=(0.4, 0.5)), "Yes"),
         (accuracy(twin=(0.6, 0.7), base=(0.5, 0.65)), "No"),
         # One rule at a run's end, where only guessing is known, and in the report.
@@ -80,9 +79,7 @@ def test_faithful(goal, twin, answer):
     [
         ({"MAUVE": LIKE, "recall of embeddings": LIKE}, "Yes"),
         ({"MAUVE": LIKE, "recall of embeddings": FAR}, "In part"),
-        ({"MAUVE": NEAR, "recall of embeddings": LIKE}, "In part"),
         ({"MAUVE": FAR, "recall of embeddings": LIKE, "mean length": LIKE}, "No"),
-        ({"MAUVE": FAR, **{f"measure {n}": LIKE for n in range(16)}}, "No"),
     ],
 )
 def test_the_measures_that_matter_decide_whether_it_is_faithful(found, answer):
@@ -112,7 +109,6 @@ def claim(epsilon, unit="record"):
         (claim(1.0), "good", "Yes"),
         (claim(8.0), "good", "With care"),
         (claim(8.0), "unknown", "Not yet"),
-        (claim(8.0), "bad", "Not yet"),
         (claim(1.0, FLAGGED_UNIT), "good", "Not as it is"),
     ],
 )
@@ -152,7 +148,6 @@ def bound(value, claim, policy="uniform"):
         ([attack(0.45, 0.55)], "No leak found"),
         ([attack(0.51, 0.6)], "Signs of a leak"),
         ([attack(0.51, 0.6), *[attack(0.45, 0.55)] * 10], "No sure sign"),
-        ([attack(0.56, 0.65), *[attack(0.45, 0.55)] * 10], "Signs of a leak"),
         ([attack(0.02, 0.05, "TPR at 1 % FPR")], "Signs of a leak"),
         ([attack(0.6, 0.7, sees=BLIND)], "Not measured"),
         ([attack(0.9, 0.99, policy="none")], "Not measured"),
@@ -168,7 +163,6 @@ def bound(value, claim, policy="uniform"):
         (bound(9.0, 8.0), REFUTED),
         (bound(9.0, math.nan), "Not measured"),
         ([attack(0.45, 0.55), *bound(9.0, 8.0)], REFUTED),
-        ([*bound(9.0, math.inf, "none"), *bound(1.0, 8.0)], "Not measured"),
     ],
 )
 def test_leaking(measured, answer):
