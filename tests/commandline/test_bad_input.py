@@ -1,7 +1,6 @@
 """Every bad input: exit code 2, one line, no traceback, nothing written, nothing private shown."""
 
 import errno
-import json
 import os
 import re
 import shlex
@@ -33,25 +32,18 @@ def lay_out_files() -> None:
     """Write everything that the cases below name into the working folder."""
     tables = {
         "gaps": GOOD.assign(review=FOUR_BLANK),
-        "blank": with_text(" \t "),
         "label": GOOD.assign(label=[None, *"ba" * 29, "b"]),
         "end": with_text(f"{MARKER} <|endoftext|> b"),
-        "control": with_text(f"{MARKER} \x07 b"),
         "five": GOOD[:5],
     }
     for name, frame in tables.items():
         frame.to_csv(f"{name}.csv", index=False)
-    with_text(None).to_json("null.jsonl", orient="records", lines=True)
     files = {
         "t.docx": "x",
-        "no-rows.csv": "label,number\npos,3\n",
         "unseen.csv": "label,rows\npos,3\nmeh,3\n",
         "o.csv": "x",
-        "p.README.md": "x",
         "key.toml": "epsilom = 3",
         "type.toml": 'steps = "ten"',
-        "none.toml": "= 3",
-        "deep.toml": f"prompt = {DEEP}",
         "deep.jsonl": f'{{"review": "{MARKER}"}}\n{DEEP}',
     }
     for name, content in files.items():
@@ -68,88 +60,41 @@ CASES = """
 missing.csv => missing.csv|no such file
 t.csv --text reviw => t.csv|reviw|review
 t.csv --attribute stars => t.csv|stars
-t.csv --encoding utf-7000 => --encoding utf-7000|unknown
-t.csv --delimiter ;; => --delimiter ;;|one character
 gaps.csv => gaps.csv|4 of 60|row 8|--drop-empty
-blank.csv --strict => blank.csv|1 of 60|row 8|--drop-empty
-null.jsonl --strict => null.jsonl|line 7|--drop-empty
 label.csv --strict => label|row 2|--drop-empty
 end.csv => end.csv|row 8
-control.csv --strict => control.csv|row 8|control
 t.docx => t.docx|ending
-t.csv --split train => --split
 t.csv --rows-per-label meh=3 => meh|neg, pos
-t.csv --rows-per-label pos=few => whole number
-t.csv --rows 0 => --rows
 t.csv --output t.csv --overwrite => --output t.csv|private table
 t.csv --log-file t.csv => --log-file t.csv|no log
-t.csv --log-file none/log.txt => --log-file none/log.txt: cannot be written
 t.csv --output other/share/o.csv => other/share is a run's own
-t.csv --rows-per-label 0 => at least one row
 t.csv --rows 5 --rows-per-label 5 => --rows-per-label|not several
-t.csv --plan-file no-rows.csv => no-rows.csv|'rows'
 t.csv --plan-file unseen.csv => row 3
-t.csv --epsilon=0 => --epsilon|from 0.001
-t.csv --epsilon=-1 => --epsilon|from 0.001
 t.csv --epsilon=nan => --epsilon|from 0.001
-t.csv --epsilon=inf => --epsilon|from 0.001
-t.csv --epsilon 1e300 => --epsilon|from 0.001
 t.csv --delta=1 => --delta|from 1e-30 to 0.999999
-t.csv --delta=0 => --delta|from 1e-30 to 0.999999
-t.csv --delta=nan => --delta|from 1e-30 to 0.999999
 t.csv --epsilon 0.05 => 60 records|attainable
 five.csv => 5 records are too few|some thousands
 t.csv --epsilon 8 --no-privacy => contradict
-t.csv --prompt '{label} LONG' => prompt|shorten
-t.csv --prompt film-review => {
 t.csv --prompt '{label} {film}:' => {film}
-t.csv --prompt flim-review => flim-review
 t.csv --base-model ./none => ./none|smollm2-135m
-t.csv --base-model gpt2-nowhere => gpt2-nowhere
 t.csv --run older => older|--overwrite
 t.csv --run mine --overwrite => mine|not a twinset run
-t.csv --run t.csv/run => cannot be written
 t.csv --run /proc/runs/a => /proc/runs/a|cannot be written
 t.csv --output o.csv => o.csv: exists
-t.csv --output p.csv => p.README.md: exists
 t.csv --output no/o.csv => does not exist
 t.csv --output folder.csv => fold
-t.csv --output o.docx => o.docx|--format
-t.csv --output new.csv --format parquet => new.csv|parquet
-t.csv --format xlsx => xlsx|parquet
 t.csv --epsilom 3 => --epsilom|--help
 t.csv --steps ten => --steps
-t.csv --steps -1 => --steps must be a whole number from 0
 t.csv --steps 0 --noise-policy importance => --noise-policy importance|--steps 0
-t.csv --method magic => --method|lora
-t.csv --guidance 1e308 => --guidance
-t.csv --temperature 1e-320 --dry-run => --temperature
-t.csv --config missing.toml => missing.toml|No such file
 t.csv --config key.toml => key.toml|did you mean epsilon
 t.csv --config type.toml => type.toml|steps|whole number
-t.csv --config none.toml => none.toml
-t.csv --config deep.toml => deep.toml
-t.csv --prompt deep.toml => deep.toml
 LONG.csv => too long
-t.csv --base-model LONG => too long
-t.csv --run LONG => too long
-t.csv --output LONG.csv => too long
-t.csv --prompt LONG.toml => xxx
 """
 OTHERS = """
 detect deep.jsonl --text review --quiet => deep.jsonl
-detect t.csv --text review --samples LONG => too long
-pretrain t.csv --output o --licences deep.toml => deep.toml
 report mine => no such run
-report LONG => too long
-sample LONG --output new.csv => too long
-sample t.csv --output new.csv => t.csv|no model folder
-sample gone => gone|--output
 verify gone => gone
 plan => --records
-plan --records 0 => --records
-plan --records 100 --epsilon nan => --epsilon
-magic => magic
 """
 
 
@@ -176,11 +121,9 @@ def assert_refused(outcome, parts: str):
 
 @pytest.fixture
 def generate(tiny_base, capsys):
-    """Run `generate`, or another command that takes its table and flags."""
-
-    def run(given: str, *more, command="generate"):
+    def run(given: str):
         words = shlex.split(given.replace("LONG", LONG))
-        return run_twinset(capsys, *arguments(tiny_base, words, command), *more)
+        return run_twinset(capsys, *arguments(tiny_base, words))
 
     return run
 
@@ -195,30 +138,13 @@ def test_generate_refuses_before_anything_is_written(bad_files, generate, given,
 @pytest.mark.parametrize(("given", "parts"), rows_of(OTHERS))
 def test_other_commands_refuse(bad_files, capsys, given, parts):
     before = snapshot(bad_files)
-    assert_refused(run_twinset(capsys, *given.replace("LONG", LONG).split()), parts)
+    assert_refused(run_twinset(capsys, *given.split()), parts)
     assert snapshot(bad_files) == before
 
 
-def test_halves_and_dry_runs_refuse_the_same(bad_files, generate):
-    before = snapshot(bad_files)
-    for given, parts in (("missing.csv", "no such file"), ("gaps.csv", "4 of 60|row 8")):
-        assert_refused(generate(given, command="finetune"), parts)
-        assert_refused(generate(given, "--dry-run", command="finetune"), parts)
-        assert_refused(generate(given, "--dry-run"), parts)
-    assert snapshot(bad_files) == before
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-@pytest.mark.parametrize("where", ["--run closed/run", "--output closed/o.csv"])
-def test_folder_that_may_not_be_written(good_table, generate, where):
-    Path("closed").mkdir(mode=0o500)
-    assert_refused(generate(f"t.csv {where}"), "closed")
-    assert not any(Path("closed").iterdir())
-
-
-@pytest.mark.parametrize("nth", [1, 3, 6])
+@pytest.mark.parametrize("nth", [1, 6])
 def test_disk_that_is_full(good_table, generate, monkeypatch, nth):
-    """The disk fills up at the nth file that is made safe on it: an early, a middle, a late one."""
+    """The disk fills up at the nth file that is made safe on it: an early and a late one."""
     real, calls = os.fsync, []
 
     def fsync(descriptor):
@@ -255,12 +181,6 @@ def test_a_large_delta_is_warned_of_however_quiet(good_table, generate, delta, w
     outcome = generate(f"t.csv --delta {delta} --dry-run")
     assert outcome.code == 0
     assert warning in outcome.err if warning else "WARNING" not in outcome.err
-
-
-@pytest.mark.parametrize(("given", "kept"), [("gaps.csv --drop-empty", 56), ("blank.csv", 59)])
-def test_empty_rows_are_left_out_if_few_or_on_request(bad_files, generate, given, kept):
-    outcome = generate(f"{given} --dry-run --json")
-    assert (outcome.code, json.loads(outcome.out)["records"]) == (0, kept)
 
 
 def test_unexpected_errors_do_not_show_their_message(good_table, generate, monkeypatch):

@@ -17,9 +17,7 @@ from tests.helpers.documents import (
     ROOT,
     Block,
     blocks,
-    blocks_in,
     commands,
-    commands_of,
     mentions,
 )
 from tests.helpers.evaluated import reviews, without_downloads
@@ -87,10 +85,8 @@ def test_a_command_parses_and_says_what_it_needs_if_it_is_not_run(command):
     "call",
     [
         "plan t.csv --no-such",
-        "plan t.csv --epsilon much",
         "verify",
         "no-such",
-        "audit r --non-members m",
     ],
 )
 def test_a_wrong_command_is_refused(call):
@@ -105,22 +101,6 @@ def test_commands_in_sentences_exist(page):  # Typer writes that page from the c
         _, command = called([w for w in words if w not in flags], resilient_parsing=True)
         known = {flag for parameter in command.params for flag in parameter.opts}
         assert flags <= {*known, "--help"}, words
-
-
-@pytest.mark.parametrize(
-    ("text", "needs"),
-    [
-        ("    make demo", None),
-        ("    make demo  # needs a day", "a day"),
-        ("<!-- needs: a day -->\n\n    make demo", "a day"),
-        ("<!-- needs: a day -->\n\nText.\n\n    make demo", None),
-        ("```sh\nmake \\\n    demo  # a day\n```", None),
-    ],
-)
-def test_marks_are_read(text, needs):
-    (block,) = blocks_in(text)
-    (command,) = commands_of(block)
-    assert (command.words, command.needs) == (("make", "demo"), needs)
 
 
 @pytest.fixture
@@ -141,17 +121,19 @@ def place(tmp_path, monkeypatch):
 
 
 # Tests of these commands' own rooms run them each time. Here they run in the slow tests.
-LONG = ("evaluate", "audit", "audit canaries", "audit mechanism", "pretrain")
+LONG = ("evaluate", "audit release")
+RUN = [page for page in PAGES if any(not command.needs for command in commands(page))]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if any(not c.needs for c in commands(p))])
-@pytest.mark.parametrize("all_of_them", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("page", "all_of_them"),
+    [("README.md", False), *(pytest.param(page, True, marks=pytest.mark.slow) for page in RUN)],
+)
 def test_commands_run(page, all_of_them, place, tiny_base, capsys):
-    run = [command for command in commands(page) if not command.needs]
-    names = [called(command.words[1:])[0] for command in run]
-    if "pretrain" in names and not all_of_them:
-        return  # the page trains a base model, and uses it
-    for command, name in zip(run, names, strict=True):
+    for command in commands(page):
+        if command.needs:
+            continue
+        name = called(command.words[1:])[0]
         if name in LONG and not all_of_them:
             continue
         arguments = [*command.words[1:], *SMALLER.get(name, [])]
@@ -186,6 +168,7 @@ FEWER = {
 }
 
 
+@pytest.mark.slow  # the snippets above take the same ways each time
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_an_example_runs(path, tiny_base, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

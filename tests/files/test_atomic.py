@@ -7,7 +7,7 @@ import os
 import pytest
 
 from twinset.errors import InputError
-from twinset.files.atomic import JsonLines, write_json
+from twinset.files.atomic import write_json
 
 
 def full(*_):
@@ -25,11 +25,3 @@ def test_files_are_written_whole(tmp_path, monkeypatch):
         write_json(path, {})
     assert json.loads(path.read_text("utf-8"))["ε"] == 8
     assert os.listdir(tmp_path) == ["a.json"]
-
-
-def test_json_lines_are_there_as_soon_as_appended(tmp_path):
-    lines = JsonLines(tmp_path / "metrics.jsonl")
-    for step in range(3):
-        lines.append({"step": step})
-        written = (tmp_path / "metrics.jsonl").read_text().splitlines()
-        assert json.loads(written[-1]) == {"step": step} and len(written) == step + 1

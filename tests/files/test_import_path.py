@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import tomllib
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 from tests.helpers.commands import GOOD, ROOT, run_python
 from twinset.errors import InputError
-from twinset.files import import_path
 from twinset.models import assets
 from twinset.training import distributed
 
@@ -60,31 +58,6 @@ def test_a_command_cleans_the_import_path_that_it_hands_on(planted):
     path, _, handed_on = done.stdout.strip().rpartition(" ")
     assert handed_on == f"{ROOT}{os.pathsep}/elsewhere"
     assert repr(str(Path.cwd())) not in path
-
-
-def test_a_program_that_imports_twinset_keeps_its_import_path(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = run_python("-c", "import sys, twinset; print(sys.path[0] == '')")
-    assert done.stdout.strip() == "True", done.stderr
-
-
-@pytest.mark.parametrize("entry", ["", ".", "sub/.."])
-def test_entries_that_stand_for_the_working_folder(tmp_path, monkeypatch, entry):
-    (tmp_path / "sub").mkdir()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/a", entry, "sub"]))
-    assert import_path.safe_environment()["PYTHONPATH"] == f"/a{os.pathsep}sub"
-    assert import_path.worker_environment()["PYTHONPATH"].startswith(str(ROOT))
-
-
-def test_a_checkout_is_its_own_working_folder(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setenv("PYTHONPATH", "")
-    before = list(sys.path)
-    with monkeypatch.context() as patched:
-        patched.setattr(sys, "path", ["", *before])
-        import_path.drop_working_folder()
-        assert sys.path == ["", *before]
 
 
 def test_the_project_installs_every_package_below_one_name():

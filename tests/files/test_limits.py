@@ -12,17 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from evaluation.findings import Findings
 from tests.helpers.commands import run_twinset
 from tests.helpers.refusals import refusal
-from twinset.commandline.pretrain import read_licences
 from twinset.config.options import read_options
 from twinset.errors import first_line
 from twinset.files import limits
-from twinset.pretraining.corpus import paragraphs, read_corpus
+from twinset.pretraining.corpus import read_corpus
 from twinset.table.read import read_frame
 from twinset.table.records import read_records, records_from_frame
-from twinset.table.schema import Attribute, Schema
+from twinset.table.schema import Schema
 from twinset.table.templates import load_template
 
 WORDS = "one two three four five six"
@@ -49,25 +47,10 @@ SMALL_TABLES = {
         lambda: lines(dict.fromkeys(NAMES, 1) | {"review": WORDS}),
         "more than 2000 columns; keep the text",
     ),
-    "other keys in each row": (
-        "t.jsonl",
-        lambda: lines(*({name: 1, "review": WORDS} for name in NAMES)),
-        "more than 2000 columns; keep",
-    ),
     "sparse": (
         "t.jsonl",
         lambda: lines(dict.fromkeys(NAMES[:1000], 1)) + "{}\n" * 100_000,
         "columns are missing in most rows; keep",
-    ),
-    "many columns": (
-        "t.csv",
-        lambda: f"{','.join(NAMES[:3000])}\n{','.join('x' * 3000)}\n",
-        "more than 2000 columns; keep",
-    ),
-    "long name": (
-        "t.csv",
-        lambda: f"review,{'x' * 2000}\n{WORDS},1\n",
-        "name of column 2 has more than 1000 characters; is the header",
     ),
     "open quote": (
         "t.csv",
@@ -102,9 +85,7 @@ def test_parquet_that_is_large_inside(tmp_path, monkeypatch):
 
 
 INFLATING = {
-    "t.csv.gz": ("review\n" * 100_000, read_frame),
     "t.jsonl.gz": ('{"review": "x"}\n' * 100_000, read_frame),
-    "t.txt.gz": ("x\n\n" * 1_000_000, paragraphs),
     "corpus.txt.gz": ("x\n\n" * 1_000_000, lambda path: read_corpus([path])),
 }
 
@@ -133,16 +114,12 @@ def test_labels_that_have_too_many_combinations():
     frame = pd.DataFrame({"review": [f"{WORDS} {i}" for i in range(400)], **columns})
     said = "labels l0, l1, l2, l3 have more than 10000 combinations; name fewer"
     refused(lambda: records_from_frame(frame, "review", list(columns)), said)
-    values = tuple(f"v{i}" for i in range(100))
-    schema = Schema("t", "str", tuple(Attribute(n, "str", values) for n in "abcd"), ("t",))
-    refused(lambda: schema.combinations, "more than 10000 combinations")
-    refused(lambda: load_template("{a}{b}{c}{d}:", schema), "more than 10000 combinations")
 
 
 # --- other files ----------------------------------------------------------------------------------
 
 PLAIN = Schema("t", "str", (), ("t",))
-READERS = [read_options, lambda path: load_template(path, PLAIN), read_licences]
+READERS = [read_options, lambda path: load_template(path, PLAIN)]
 
 
 @pytest.mark.parametrize("read", READERS)
@@ -152,21 +129,6 @@ def test_a_large_file_that_a_person_would_have_written(tmp_path, read):
     refused(lambda: read(path), "is larger than 1 MB, the most that is read of such a file; check")
     path.write_text(f"seed = {'9' * 5000}\n")  # more digits than Python turns into a number
     refused(lambda: read(path), "TOML")
-
-
-def test_large_findings(tmp_path):
-    path = tmp_path / "evaluation.json"
-    with path.open("wb") as file:
-        file.truncate(limits.LARGE + 1)  # takes no room on the disk
-    refused(lambda: Findings.load(path), "holds no findings")
-
-
-@pytest.mark.parametrize(
-    ("prompt", "value"), [("{l}" + "x" * 20_000, "a"), ("{l}" * 100 + ":", "a" * 1000)]
-)
-def test_a_long_prompt(prompt, value):
-    schema = Schema("t", "str", (Attribute("l", "str", (value, "b")),), ("t", "l"))
-    refused(lambda: load_template(prompt, schema), "more than 10000 characters; shorten")
 
 
 def test_an_error_that_quotes_a_file_is_short_and_steers_no_terminal(tmp_path, capsys, monkeypatch):
