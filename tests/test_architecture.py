@@ -248,3 +248,40 @@ def test_start_up_loads_nothing_heavy(statement, unwanted, loaded):
     code = f"{statement}; import sys; sys.exit(str(sorted({set(unwanted)} & set(sys.modules))))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stderr.strip() == str(loaded)
+
+
+SPEAKS_FLAGS = (
+    "twinset.commandline",
+    "twinset.models.assets",  # pip's
+    "twinset.files.environment",  # reads what was typed
+)
+
+
+COMMAND = re.compile(r"`\w[\w.-]* [^`]*`")  # to be typed into a shell: a program's name goes first
+
+
+def flags_in(source: str) -> list[str]:
+    """Return the strings of a source that name a flag. Docstrings and whole commands may."""
+    tree = ast.parse(source)
+    documents = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+    parts = {id(part) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for part in n.values}
+    strings = [text_of(n) for n in ast.walk(tree) if id(n) not in documents | parts]
+    return [text for text in strings if re.search(r"(?<!\S)\W?--[a-z]", COMMAND.sub("", text))]
+
+
+def test_the_library_names_parameters_and_the_command_line_makes_flags_of_them():
+    names = [n for n in MODULES if n.startswith("twinset.") and not n.startswith(SPEAKS_FLAGS)]
+    assert [text for n in names for text in flags_in(MODULES[n].read_text("utf-8"))] == []
+    planted = """'''--rows.'''
+raise InputError(f"raise --rows above {n}")
+raise InputError(f"`{name}`: is too few; `twinset sample {run} --rows 5` writes more")
+raise InputError("--rows" + "; or (--no-privacy)")
+"""
+    assert flags_in(planted) == ["raise --rows above {}", "--rows", "; or (--no-privacy)"]
+
+
+def text_of(node: ast.AST) -> str:
+    """Return what a string says, with {} where something is put in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) or "{}" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""

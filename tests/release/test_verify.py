@@ -9,6 +9,8 @@ import pytest
 from tests.helpers import refusals
 from tests.helpers.handover import NO_PRIVACY, TRAINING, hand_over, ledger
 from twinset.errors import InputError, VerificationError
+from twinset.files import limits
+from twinset.privacy.accounting.accountant import NotCovered
 from twinset.release import verify as verification
 from twinset.release.card import ledger_digest
 from twinset.release.publish import publish
@@ -55,6 +57,13 @@ def test_an_independent_accountant_must_agree(tmp_path, monkeypatch):
     monkeypatch.setattr(verification, "prv_epsilon", lambda *_: 1.005 * witness)
     assert verify(tmp_path).witness == pytest.approx(1.005 * witness)
 
+    def cannot(*given):
+        raise NotCovered("too fine a grid")
+
+    monkeypatch.setattr(verification, "prv_epsilon", cannot)
+    report = verify(tmp_path)
+    assert report.witness is None and "can't say (too fine a grid)" in report.checked[0]
+
 
 def test_a_run_its_share_and_a_published_file_are_all_taken(tmp_path):
     run = tmp_path / "run"
@@ -66,9 +75,11 @@ def test_a_run_its_share_and_a_published_file_are_all_taken(tmp_path):
     assert verify(tmp_path / "reviews.txt").rows == 6
 
 
-@pytest.mark.parametrize("role", ["twin", "card", "privacy"])
-def test_any_altered_byte_is_caught(tmp_path, role):
-    path = getattr(hand_over(tmp_path, format="csv"), role)
+@pytest.mark.parametrize(
+    ("role", "format"), [("twin", "csv"), ("twin", "parquet"), ("card", "csv"), ("privacy", "csv")]
+)
+def test_any_altered_byte_is_caught(tmp_path, role, format):
+    path = getattr(hand_over(tmp_path, format=format), role)
     original, rng = path.read_bytes(), random.Random(0)
     alterations = [original[:-1], original + b"\n", b""]
     places = set(range(0, len(original), max(1, len(original) // 25)))
@@ -104,9 +115,11 @@ def set_twin(name, value):
 
 
 FORGERIES = [
+    (set_event(0, "noise_multiplier", 4.9), "its events come to"),
     (set_event(1, "noise_multiplier", 9.01), "its events come to"),
     (set_event(1, "steps", 21), "its events come to"),
     (set_event(1, "sample_rate", 0.9), "but its events come to None"),
+    (set_event(1, "steps", 0), "steps must be"),
     (set_event(1, "kind", "magic\nline"), "unknown event kind"),
     (lambda d: d["ledger"]["events"].pop(0), "its events come to"),
     (add_event(kind="non_private_access", reason="x"), "come to None"),
@@ -114,17 +127,27 @@ FORGERIES = [
     (set_in("ledger", "records", 10**6), "come to None"),
     (set_in("ledger", "sampler", "shuffled"), "come to None"),
     (set_in("ledger", "delta", 1e-6), "its events come to"),
+    (set_in("ledger", "caveats", ["x"]), "excludes does not follow"),
     (set_in("ledger", "surplus", 1), "unknown field"),
+    (lambda d: d["ledger"].pop("unit"), "missing or unknown field"),
     (set_in("guarantee", "epsilon", 1.0), "states ε = 1.0"),
     (set_in("guarantee", "epsilon", None), "states ε = None"),
+    (set_in("guarantee", "epsilon", "8"), "states ε = 8"),
+    (set_in("guarantee", "epsilon", True), "states ε = True"),
     (set_in("guarantee", "delta", 1e-6), "delta does not follow"),
     (set_in("guarantee", "sentence", "All is well."), "sentence does not follow"),
     (lambda d: d["guarantee"]["excludes"].pop(), "excludes does not follow"),
+    (lambda d: d["guarantee"].pop("covers"), "'guarantee' must have the fields"),
     (set_twin("rows", 7), "rows is not that of"),
+    (set_twin("format", "csv"), "its header names another file"),
     (set_twin("format", "../twin"), "unknown format"),
     (set_twin("columns", ["review"]), "other columns than stated"),
+    (set_twin("columns", None), "does not list"),
+    (set_in("files", "more", {}), "'files' must have the fields"),
     (lambda d: d["files"].pop("page"), "'files' must have the fields"),
     (lambda d: d.update(format_version="2"), "no format_version that is a number"),
+    (set_in("ledger", "format_version", 1), "a ledger that has format_version 1"),
+    (lambda d: d.update(note="x"), "the file must have the fields"),
 ]
 
 
@@ -135,16 +158,35 @@ def test_a_forged_statement_with_mended_hashes_is_caught(tmp_path, change, messa
     assert paths.privacy.is_file()
 
 
+def test_the_larger_of_the_stated_and_the_computed_epsilon_is_reported(tmp_path):
+    """They may differ a little, as on a machine with another release of the accountant."""
+    paths = hand_over(tmp_path)
+    forge(paths, lambda data: None)  # the forger's tools alone do no harm
+    computed = verify(tmp_path).guarantee.epsilon
+    smaller = computed * (1 - 5e-5)
+    assert str(computed) in paths.card.read_text("utf-8")
+    change = set_in("guarantee", "epsilon", smaller)
+    forge(paths, change, lambda card: card.replace(str(computed), str(smaller)))
+    found = verify(tmp_path)
+    assert found.guarantee.epsilon == computed
+    assert f"come to ε = {computed}, as stated" in found.checked[0]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ("epsilon: ", "epsilon: 0.", "its epsilon is not that of"),
         ("delta: 1.0e-05", "delta: 1.0e-06", "its delta is not that of"),
+        ("  rows: 6", "  rows: 60", "its rows is not that of"),
+        ("| Rows | 6 |", "| Rows | 60 |", "lacks the line '| Rows | 6 |'"),
         ("| ε | ", "| ε | 0.", "lacks the line '| ε |"),
+        ("| δ | ", "| δ | 0.", "lacks the line '| δ |"),
         ("are (", "are truly (", "lacks the line 'The twin and the model are ("),
         ("- people with several records", "- nobody", "lacks the line '- people"),
         ("data_files: twin.parquet", "data_files: other.csv", "names another file"),
+        ("privacy:\n", "privacy_:\n", "'privacy' must have the fields"),
         ("---\n", "--\n", "no readable YAML header"),
+        ("license: ", "license: [", "no readable YAML header"),
     ],
 )
 def test_a_card_that_disagrees_with_the_ledger_is_caught(tmp_path, old, new, message):
@@ -154,14 +196,31 @@ def test_a_card_that_disagrees_with_the_ledger_is_caught(tmp_path, old, new, mes
     assert message in refusal(tmp_path)
 
 
-def test_another_twin_is_caught_though_its_hash_fits(tmp_path):
-    paths = hand_over(tmp_path, format="jsonl")
-    paths.twin.write_bytes(paths.twin.read_bytes() * 2)
+@pytest.mark.parametrize(
+    ("format", "change", "message"),
+    [
+        ("parquet", lambda data: b"not a table", "not a readable Parquet file"),
+        ("jsonl", lambda data: data + data[data.index(b"\n") + 1 :], "has 11 rows, not 6"),
+    ],
+)
+def test_another_twin_is_caught_though_its_hash_fits(tmp_path, format, change, message):
+    paths = hand_over(tmp_path, format=format)
+    paths.twin.write_bytes(change(paths.twin.read_bytes()))
     forge(paths, lambda data: None)
-    assert "has 12 rows, not 6" in refusal(tmp_path)
+    assert message in refusal(tmp_path)
 
 
-NO_STATEMENTS = ["{}", "[]\n", "[" * 99_999, '{"e": NaN}', '{"a": 1, "a": 2}']
+def test_a_statement_of_too_many_events_or_bytes_is_refused_before_it_is_composed(
+    tmp_path, monkeypatch
+):
+    hand_over(tmp_path)
+    monkeypatch.setattr(verification, "MOST_EVENTS", 1)
+    assert "more than 1 events" in refusal(tmp_path)
+    monkeypatch.setattr(verification, "read_text", lambda path: limits.read_text(path, 100))
+    assert "is larger than" in refusal(tmp_path)
+
+
+NO_STATEMENTS = ["{}", "[]\n", "null\n", "[" * 99_999, '{"e": NaN}', "\ufeff{}", '{"a": 1, "a": 2}']
 
 
 @pytest.mark.parametrize("text", NO_STATEMENTS, ids=lambda text: text[:6])
@@ -171,10 +230,20 @@ def test_a_file_that_is_no_statement_is_caught(tmp_path, text):
 
 
 @pytest.mark.parametrize("name", ["twin.csv", "README.md", "privacy.json"])
-def test_a_missing_file_is_bad_input(tmp_path, name):
+def test_a_missing_or_unreadable_file_is_bad_input(tmp_path, monkeypatch, name):
+    def refuse(path):
+        raise PermissionError(13, "Permission denied")
+
     share = hand_over(tmp_path / "share", format="csv").twin.parent
+    publish(share, tmp_path / "twin.csv")
+    with monkeypatch.context() as patch:
+        patch.setattr("twinset.release.verify.sha256_file", refuse)
+        assert "cannot be read (Permission denied); check" in refusals.refusal(verify, share)
     (share / name).unlink()
     assert name in refusals.refusal(verify, share)
+    published = name if name == "twin.csv" else f"twin.{name}"
+    (tmp_path / published).unlink()
+    assert published in refusals.refusal(verify, tmp_path / "twin.csv")
 
 
 def test_an_altered_page_is_caught_and_a_missing_one_is_not_missed(tmp_path):
