@@ -21,18 +21,3 @@ def load_slow(device):
 def load_dying(device):
     """Return what ends as a process does that the system kills for its memory."""
     return lambda number: os.kill(os.getpid(), signal.SIGKILL)
-
-
-def load_refusing(device):
-    """Return what finds no usable row."""
-    from twinset.errors import InputError
-
-    def draw(number):
-        raise InputError("only 5 of 600 rows")
-
-    return draw
-
-
-def load_broken(device):
-    """Fail, as a model does that cannot be loaded."""
-    raise OSError("no such model")

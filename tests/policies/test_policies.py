@@ -11,16 +11,9 @@ import torch
 from tests.helpers.commands import QUICK, fitted_scale, run_twinset, texts
 from twinset import Twinset
 from twinset.config import PolicyConfig
-from twinset.policies import POLICIES, MechanismParams
+from twinset.policies import MechanismParams
 from twinset.policies.adaptive import Adaptive, PublishedAdaptive
-from twinset.policies.importance import (
-    Importance,
-    PublishedImportance,
-    factored,
-    noise_factor,
-    normalised,
-)
-from twinset.policies.policy import Uniform
+from twinset.policies.importance import Importance, PublishedImportance, factored, noise_factor
 from twinset.policies.selective import MaskedPhase
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import IndividualGaussian, MaskedAccess, NonPrivateAccess
@@ -98,12 +91,6 @@ def test_what_the_published_form_adds_up_survives_a_checkpoint():
     assert [e.noise_multiplier for e in again.nominal] == [0.625 * SIGMA, 0.5 * SIGMA]
 
 
-@pytest.mark.parametrize("weights", [None, torch.tensor([0.5, 1.5]), torch.tensor([float("nan")])])
-def test_weights_that_are_none_are_refused(weights):
-    with pytest.raises(ValueError, match="privacy weight"):
-        Adaptive(params(weights=weights))
-
-
 def test_phase_one_adds_no_noise_and_says_so():
     quiet = replace(params(PolicyConfig(detector="entities")), noise_multiplier=0.0)
     (same,), event = MaskedPhase(quiet).release([torch.ones(3)], [0])
@@ -145,15 +132,6 @@ def test_averages_follow_equations_3_and_4():
     assert updated._deviation[0].item() == pytest.approx(0.25 * 2.25 + 0.75 * 0.5)
 
 
-def test_normalisation_follows_equations_6_and_7():
-    importance = torch.tensor([1.0, 2.0, 3.0, 4.0, 10.0])
-    found = normalised(importance, PolicyConfig(importance_alpha=0.4))
-    scaled = (importance - 3) / 2  # median 3, quartiles 2 and 4
-    smooth = 0.6 * scaled + 0.4 * scaled.mean()
-    torch.testing.assert_close(found, smooth - (smooth.mean() - 1))
-    assert float(found.mean()) == pytest.approx(1.0)
-
-
 def test_more_important_means_less_noise_within_the_bound():
     importance = torch.tensor([0.0, 1.0, 2.0, 3.0, 100.0])
     factors = noise_factor(importance, PolicyConfig(importance_bound=3.0))
@@ -184,16 +162,6 @@ def test_noise_is_that_of_the_geometry():
     assert event.noise_multiplier == 1.5 and event.sample_rate == 0.1
 
 
-def test_with_a_bound_of_one_it_is_uniform_bit_for_bit():
-    same, uniform = policy(bound=1.0), Uniform(importance_params())
-    for step in range(3):
-        same.update_statistics(tensors(100), tensors(step))
-        same.scales()
-        mine, event = same.release(tensors(step), [])
-        theirs, other = uniform.release(tensors(step), [])
-        assert all(map(torch.equal, mine, theirs)) and event == other
-
-
 def test_a_restored_policy_continues_as_if_nothing_had_happened():
     first, second, forgetful = policy(steps=3), policy(), policy()
     first.release(tensors(9), [])
@@ -204,20 +172,6 @@ def test_a_restored_policy_continues_as_if_nothing_had_happened():
         assert torch.equal(one.columns, other.columns)
     assert first.mean_noise == second.mean_noise
     assert not torch.equal(forgetful.scales()[0].columns, first.scales()[0].columns)
-
-
-def test_it_reports_where_noise_went():
-    updated = policy()
-    updated.release(tensors(0), [])
-    assert updated.mean_noise == [1.0, 1.0, 1.0]
-    for step in range(3):
-        updated.update_statistics(tensors(100), tensors(step))
-    scales = updated.scales()
-    updated.release(tensors(1), [])
-    means = [
-        float(s.times_(torch.ones(shape)).mean()) for s, shape in zip(scales, SHAPES, strict=True)
-    ]
-    assert updated.mean_noise == pytest.approx([(1 + mean) / 2 for mean in means])
 
 
 def test_published_noise_is_two_minus_equation_7_over_all_parameters_together():
@@ -249,14 +203,14 @@ def test_published_noise_has_that_spread_and_spends_what_the_least_noisy_directi
 # -- end to end ------------------------------------------------------------------------------------
 
 
-DIFFERENT = [key for key in POLICIES if key != ("uniform", "published")]  # both forms are one
+KEYS = ["adaptive-sound", "adaptive-published", "importance-published", "selective-sound"]
 
 
-@pytest.mark.parametrize("key", DIFFERENT, ids="-".join)
-def test_every_policy_and_form_makes_a_twin_that_verifies(tmp_path, run, scale, key):
-    name, form = key
+@pytest.mark.parametrize("key", KEYS)
+def test_every_policy_makes_a_twin_that_verifies(tmp_path, run, scale, key):
+    name, form = key.split("-")
     policy = ("--noise-policy", name, "--policy-form", form, "--epsilon", 60)
-    extra = ("--weight-scale", scale, "--epsilon-max", 90) if key == ("adaptive", "sound") else ()
+    extra = ("--weight-scale", scale, "--epsilon-max", 90) if key == "adaptive-sound" else ()
     outcome = run("generate", "--rows", 4, *policy, *extra)
     assert outcome.code == 0, outcome.err
     share, internal = tmp_path / "run" / "share", tmp_path / "run" / "internal"
@@ -264,7 +218,7 @@ def test_every_policy_and_form_makes_a_twin_that_verifies(tmp_path, run, scale, 
     ledger = json.loads((share / "privacy.json").read_text("utf-8"))["ledger"]
     assert len(pd.read_csv(share / "twin.csv")) == 4
     sentence, spent = report.guarantee.sentence, report.guarantee.epsilon
-    if key == ("adaptive", "published"):
+    if key == "adaptive-published":
         assert spent is None and "NO privacy guarantee" in card
         assert "nominal" in outcome.err
     elif name == "adaptive":
@@ -273,7 +227,7 @@ def test_every_policy_and_form_makes_a_twin_that_verifies(tmp_path, run, scale, 
         assert strictest <= 60.01 and loosest == math.ceil(spent * 100) / 100
         assert "| 0.75 |" in card and "privacy weight" in sentence
         assert sum(share for *_, share in report.guarantee.by_weight) == pytest.approx(1)
-    elif key == ("importance", "published"):
+    elif key == "importance-published":
         assert spent > 60 and "no theorem" in sentence and "nominal" in outcome.err
     else:
         assert spent <= 60
@@ -285,7 +239,7 @@ def test_every_policy_and_form_makes_a_twin_that_verifies(tmp_path, run, scale, 
         kinds = [event["kind"] for event in ledger["events"]]
         once = "gaussian_release"  # label counts, token marginals; the teacher, at the end
         assert kinds == [once, once, "masked_access", "subsampled_gaussian", once]
-    if form == "published" and name != "uniform":
+    if form == "published":
         assert all(caveat in outcome.err and caveat in card for caveat in ledger["caveats"])
         assert ledger["caveats"]
     if name == "importance":
@@ -306,8 +260,6 @@ def test_redacted_texts_are_all_that_is_read(run, monkeypatch):
     (records,) = seen
     assert all("555" not in text and "Call ___." in text for text in records.texts)
     assert "the detector 'patterns'" in made.out
-    both = run("finetune", "--redact-only", "--noise-policy", "selective")
-    assert both.code == 2 and "--redact-only" in both.err
 
 
 def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table, monkeypatch):
@@ -338,14 +290,8 @@ def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table, monkeypa
     ("arguments", "said"),
     [
         (("--noise-policy", "other"), "none of uniform, adaptive, importance, selective"),
-        (("--policy-form", "other"), "none of sound, published"),
         ((*ADAPTIVE, "--epsilon-max", 50), "--epsilon-max 50 is below"),
         (ADAPTIVE, "twinset weight-scale"),
-        ((*ADAPTIVE, "--weight-scale", "none.json"), "cannot be read"),
-        (("--noise-policy", "selective", "--epsilon", 60, "--detector", "x"), "none of patterns"),
-        (("--noise-policy", "importance", "--importance-bound", 0.5), "--importance-bound"),
-        (("--detector", "entities"), "--detector does nothing without"),
-        (("--noise-policy", "importance", "--epsilon-max", 9), "--epsilon-max does nothing"),
         (("--importance-alpha", 0.1), "--importance-alpha does nothing"),
     ],
 )  # fmt: skip
@@ -355,10 +301,3 @@ def test_what_no_policy_can_work_with_is_refused_before_anything_is_made(
     made = run("generate", *arguments)
     assert made.code == 2 and said in made.err
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("name", ["adaptive", "selective"])
-def test_without_privacy_a_policy_trains_and_says_so(run, name):
-    made = run("finetune", "--noise-policy", name, "--no-privacy")
-    assert made.code == 0, made.err
-    assert "No privacy guarantee" in made.out

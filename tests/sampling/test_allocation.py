@@ -20,11 +20,6 @@ def test_values_with_commas_stand_in_quotes(label, meant):
     assert {c: n for c, n in per_label(COMMAS, [f"{label}=3"]).items() if n} == {meant: 3}
 
 
-def test_a_label_that_is_told_without_quotes_needs_none():
-    alone = Schema("text", "str", (ONE,), ("one", "text"))
-    assert per_label(alone, ["a,b=3"]) == {("a",): 0, ("a,b",): 3}
-
-
 def test_labels_that_read_alike_and_numbers_given_twice_are_refused():
     assert 'a,"b,c"' in refusal(per_label, COMMAS, ["a,b,c=3"])
     assert "has a number already" in refusal(per_label, COMMAS, ["a,c=3", '"a",c=2'])

@@ -1,7 +1,5 @@
 """Tables by label: tilt, lengths and log-odds are fitted to counts, kept, and used."""
 
-import shutil
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,8 +10,8 @@ from tests.helpers.models import tiny_model
 from tests.helpers.refusals import refusal
 from twinset import Twinset
 from twinset.config import SamplingConfig
-from twinset.models.hidden_states import CONSTANT, Teacher, Whitening
-from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights, on_simplex
+from twinset.models.hidden_states import Teacher, Whitening
+from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights
 from twinset.sampling.label_tables import (
     LARGEST,
     LabelClassifier,
@@ -112,26 +110,18 @@ def test_expected_presence_is_what_counting_many_rows_finds(small, written):
     assert not any(each[:, END].any() for each in fitted_tilt(same, same).tables)
 
 
-def test_rows_count_for_as_much_as_private_texts_like_them(small, written):
-    rows, short = written[:50], TokenWeights(EQUAL.weights, 1.0)
-    weighed = np.mean([short.of(ids)[1] for ids in rows])
-    assert weighed < 0.8
-    expected, less = (expected_presence(small, [1, 2], rows, each) for each in (EQUAL, short))
-    assert less.sum() == pytest.approx(weighed * expected.sum(), rel=0.1)
-
-
 # -- lengths ---------------------------------------------------------------------------------------
 
 LONGEST = 64
 BINS = LengthBins(LONGEST, END)
 
 
-def lengths_of(*counts, deviation=0.0):
+def lengths_of(*counts):
     weights = TokenWeights.equal(2, END)
-    return TextLengths.from_counts(TokenMarginals([], deviation, 100, weights, counts))
+    return TextLengths.from_counts(TokenMarginals([], 0.0, 100, weights, counts))
 
 
-@pytest.mark.parametrize("longest", [1, 2, 5, 48, 1024])
+@pytest.mark.parametrize("longest", [1, 5, 48])
 def test_every_length_has_one_bin_from_which_it_may_be_drawn(longest):
     bins, rng = LengthBins(longest, END), np.random.default_rng(0)
     for length in {1, longest // 2, longest - 1} - {0, longest}:
@@ -152,31 +142,6 @@ def test_without_noise_lengths_are_those_of_the_labels():
     drawn = lengths.draw(SCHEMA, BINS, ("bad", "dvd"), np.random.default_rng(0))
     assert BINS.edges[2] <= drawn < BINS.edges[3]
     assert lengths_of() is None
-
-
-def test_noise_is_taken_out_and_what_it_hides_is_taken_from_all_values():
-    true = np.tile(np.where(np.arange(len(BINS)) == 5, 400.0, 10.0), (2, 1))
-    true[1] /= 20  # few texts
-    rng, deviation = np.random.default_rng(0), 15.0
-    raw, ours = [], []
-    for _ in range(50):
-        noisy = true + rng.normal(0, deviation, true.shape)
-        found = lengths_of(noisy, deviation=deviation).tables[0]
-        assert found.min() >= 0 and found.sum(1) == pytest.approx([1, 1], abs=0.01)
-        wanted = true[1] / true[1].sum()
-        naive = np.maximum(noisy[1], 0)
-        raw.append(np.abs(naive / naive.sum() - wanted).sum())
-        ours.append(np.abs(found[1] - wanted).sum())
-    assert np.mean(ours) < 0.65 * np.mean(raw)
-
-
-def test_the_nearest_shares():
-    assert on_simplex(np.array([-1.0, -2.0])) == pytest.approx([0.5, 0.5])
-    counts = np.array([3.0, -0.5, 1.0, 0.2])
-    shares, found = counts / counts.sum(), on_simplex(counts)
-    others = np.random.default_rng(0).dirichlet(np.ones(4), 20_000)
-    assert np.square(found - shares).sum() <= np.square(others - shares).sum(1).min()
-    assert found[1] == 0
 
 
 # -- log-odds --------------------------------------------------------------------------------------
@@ -212,23 +177,6 @@ def test_noise_that_hides_the_counts_silences_them():
     assert not quiet.tables[0].any()
 
 
-def test_a_value_of_longer_texts_is_not_what_every_token_speaks_for():
-    """Its texts have each token half as often again, and so do not differ in what they say."""
-    counts = 0.1 * UNITS * np.outer([0.5, 0.75], np.ones(VOCABULARY))
-    assert not NaiveBayes.from_counts(TokenMarginals([counts], 1.0, UNITS, EQUAL)).tables[0].any()
-    counts[0, BAD] *= 4  # control
-    assert (
-        NaiveBayes.from_counts(TokenMarginals([counts], 1.0, UNITS, EQUAL)).tables[0][0, BAD] > 0.3
-    )
-
-
-def test_a_value_that_nobody_has_makes_no_trouble():
-    counts = np.zeros((2, VOCABULARY))
-    marginals = TokenMarginals([counts], 0.0, UNITS, EQUAL)
-    found = NaiveBayes.from_counts(marginals)
-    assert np.isfinite(found.tables[0]).all()
-
-
 class Asked:
     """Stands for a model that is asked: its hidden state is a text's first token."""
 
@@ -243,21 +191,6 @@ def test_tokens_decide_where_the_teacher_is_unsure():
     text = [6, BAD, END]
     for teacher, known, number in ((sure, words, 1), (unsure, words, 0), (unsure, None, 1)):
         assert LabelClassifier(Asked(), teacher, known, END).numbers([text]) == [(number,)]
-
-
-def test_a_rare_value_is_not_denied_for_being_rare():
-    """Of 1 in 10 texts a teacher says so; a row of that value is judged by what is in it."""
-    whitening = Whitening(np.array([5.0]), np.array([[1.0]]))
-    rare = [np.array([0.1, 0.9])]
-    at_half = np.log(0.9 / 0.1) / CONSTANT
-    teacher = Teacher([whitening], [np.array([[-1.0, 0], [1.0, at_half]])], 1)
-    known = LabelClassifier(Asked(), teacher, None, END)
-    texts = [[4, END], [6, END]]
-    assert known.numbers(texts) == [(1,), (1,)]
-    assert known.numbers(texts, rare) == [(0,), (1,)]
-    sure = Teacher([whitening], [np.array([[-4.0, 0], [4.0, at_half]])], 1)
-    unseen = LabelClassifier(Asked(), sure, None, END).numbers(texts, [np.array([0.0, 1.0])])
-    assert unseen == [(0,), (1,)]
 
 
 TEXTS = ["It works well.", "The plot was dull, and I left.", "Fine"]
@@ -283,28 +216,4 @@ def test_a_run_keeps_them_beside_a_teacher(judged, tiny_base):
     found = model.classify(TEXTS)
     assert found["label"].tolist() == ["good", "bad", "good"]
     assert TwinModel.load(judged).classify(TEXTS).equals(found)
-    for less in ({"marginal_share": 0}, {"teacher_share": 0}):
-        assert fitted(tiny_base, **less).words is None
-
-
-def test_rows_are_denied_by_what_tokens_say_too(judged):
-    model = TwinModel.load(judged)
-    row = model.questions.tokens(TEXTS[0], 12)
-    assert model._denies([("good",), ("bad",)], [row, row]) == [False, True]
-    other = TwinModel.load(judged)
-    good = other.schema.attributes[0].values.index("good")
-    odds = np.zeros_like(other.words.tables[0])
-    odds[good, row], odds[1 - good, row] = -100, 100  # no teacher is as sure
-    other.words = NaiveBayes([odds])
-    assert other._denies([("good",), ("bad",)], [row, row]) == [True, False]
-
-
-def test_a_model_without_them_is_read_and_a_damaged_one_is_refused(judged, tmp_path):
-    model = TwinModel.load(judged)
-    model.words = None
-    model.save(tmp_path / "m")
-    without = TwinModel.load(tmp_path / "m")
-    assert without.words is None and set(without.classify(TEXTS)["label"]) <= {"good", "bad"}
-    damaged = shutil.copytree(judged, tmp_path / "damaged")
-    (damaged / NaiveBayes.file).write_bytes(b"")
-    assert "damaged" in refusal(TwinModel.load, damaged)
+    assert fitted(tiny_base, marginal_share=0).words is None

@@ -7,20 +7,13 @@ import subprocess
 import sys
 import time
 from functools import partial
-from time import monotonic
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 
-from tests.helpers.row_workers import (
-    load_broken,
-    load_dying,
-    load_quick,
-    load_refusing,
-    load_slow,
-)
+from tests.helpers.row_workers import load_dying, load_quick
 from twinset import Twinset
 from twinset.config import SamplingConfig
 from twinset.errors import InputError
@@ -65,7 +58,7 @@ class Heard(Progress):
 # -- groups ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("total", [1, 511, 1024, 3000, 6256, 20_000])
+@pytest.mark.parametrize("total", [1, 511, 20_000])
 def test_any_first_groups_have_the_labels_in_proportion(total):
     """To within a row each; and labels of one row are not all in the same group."""
     counts = {("good",): total - total // 3, ("bad",): total // 3} | {
@@ -85,12 +78,6 @@ def test_any_first_groups_have_the_labels_in_proportion(total):
     assert max(sum(c[0].startswith("rare") for c in group) for group in groups) <= 2 * (
         40 / len(groups) + 1
     )
-
-
-def test_a_single_group_is_the_counts_in_their_order():
-    assert groups_of({("b",): 3, ("a",): 2, ("c",): 0}, CPU) == [{("b",): 3, ("a",): 2}]
-    assert list(groups_of({("b",): 3, ("a",): 2}, CPU)[0]) == [("b",), ("a",)]
-    assert groups_of({("b",): 0}, CPU) == []
 
 
 def test_groups_of_another_twin_are_deleted(tmp_path, monkeypatch):
@@ -137,9 +124,7 @@ def test_what_is_there_is_not_drawn_again_and_progress_never_goes_back(small_gro
     heard.check_whole()
 
 
-@pytest.mark.parametrize(
-    ("deadline", "expected"), [(None, 6), (0.0, 1), (3.4, 3), (3.6, 4), (99, 6)]
-)
+@pytest.mark.parametrize(("deadline", "expected"), [(None, 6), (0.0, 1), (3.4, 3), (3.6, 4)])
 def test_at_the_deadline_there_is_a_smaller_twin(small_groups, monkeypatch, deadline, expected):
     """A group takes a second. One of which most would come too late is not begun."""
     clock = [0.0]
@@ -161,10 +146,10 @@ def test_at_the_deadline_there_is_a_smaller_twin(small_groups, monkeypatch, dead
 # -- several processes -----------------------------------------------------------------------------
 
 
-def draw_with(load, groups, sampler=a_sampler, workers=1, **options):
+def draw_with(load, groups, sampler=a_sampler, workers=1):
     heard = Heard()
     with start_workers(load, ["there"] * workers) as others:
-        found = draw_groups(sampler, COUNTS, CPU, heard, groups, workers=others, **options)
+        found = draw_groups(sampler, COUNTS, CPU, heard, groups, workers=others)
     return found, heard
 
 
@@ -183,36 +168,12 @@ def test_workers_draw_groups_and_progress_never_goes_back(small_groups):
     heard.check_whole()
 
 
-@pytest.mark.parametrize("load", [load_dying, load_broken])
-def test_what_a_lost_worker_leaves_is_drawn_here(small_groups, load):
+def test_what_a_lost_worker_leaves_is_drawn_here(small_groups):
     groups = RowGroups()
-    found, heard = draw_with(load, groups)
+    found, heard = draw_with(load_dying, groups)
     assert found == 36 and groups.numbers == list(range(6))
     assert {row.combination for row in groups.rows()} == set(COUNTS)
     assert all("ended before its time" in line for line in heard.warned)
-
-
-def test_an_error_of_rows_is_said_as_it_is(small_groups):
-    with pytest.raises(InputError, match="only 5 of 600 rows"):
-        draw_with(load_refusing, RowGroups(), late)
-
-
-def test_workers_keep_to_the_deadline(small_groups):
-    groups = RowGroups()
-    assert draw_with(load_quick, groups, late, deadline=monotonic() + 0.1)[0] == 6
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), InputError("no row")])
-def test_what_stops_this_process_stops_the_others_at_once(small_groups, error):
-    began = monotonic()
-
-    def fail(number):
-        time.sleep(1.0)
-        raise error
-
-    with pytest.raises(type(error)):
-        draw_with(load_slow, RowGroups(), fail)
-    assert monotonic() - began < 20  # a worker draws for a minute
 
 
 PARENT = """
@@ -235,8 +196,7 @@ def is_there(process):
     return True
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_workers_end_with_their_parent_and_run_no_script(tmp_path, number):
+def test_workers_end_with_their_parent_and_run_no_script(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(PARENT)
     (tmp_path / "multiprocessing.py").write_text("print('imported from the folder of a table')")
@@ -248,7 +208,7 @@ def test_workers_end_with_their_parent_and_run_no_script(tmp_path, number):
     (worker,) = map(int, parent.stdout.readline().split())
     time.sleep(1.0)
     assert is_there(worker)
-    parent.send_signal(number)
+    parent.send_signal(signal.SIGKILL)
     assert parent.wait(20) != 0 and parent.stdout.read() == ""
     for _ in range(100):
         if not is_there(worker):
@@ -289,12 +249,9 @@ def test_rows_depend_on_neither_threads_nor_processes(model, small_groups, tmp_p
     ("threads", "processes", "gigabytes", "groups", "expected"),
     [
         (4, 1, 100.0, 9, 4),
-        (4, 1, 100.0, 3, 3),
-        (1, 1, 100.0, 9, 1),
         (1, 3, 100.0, 9, 3),  # asked for
         (4, 1, 5.0, 9, 2),  # a fifth is left free
         (4, 1, 0.5, 9, 1),
-        (4, 1, 100.0, 0, 1),
     ],
 )
 def test_processes_are_as_many_as_public_facts_say(
@@ -306,14 +263,6 @@ def test_processes_are_as_many_as_public_facts_say(
     held = torch.ones(2**22)  # what this process holds changes nothing
     assert devices_for_rows(model.model, groups, processes) == before == ["cpu"] * expected
     del held
-
-
-def test_each_gpu_has_one_process(monkeypatch):
-    there = SimpleNamespace(device=torch.device("meta", 1))
-    monkeypatch.setattr(rows, "gpus", lambda: 3)
-    found = [devices_for_rows(there, groups, 9) for groups in (0, 2, 9)]
-    assert found == [["meta:1"], ["meta:1", "meta:0"], ["meta:1", "meta:0", "meta:2"]]
-    assert devices_for_rows(there, 9, 1) == ["meta:1"]
 
 
 def test_groups_keep_how_often_texts_were_redrawn_and_damage_is_named(tmp_path):

@@ -1,21 +1,14 @@
 """The sampler: exact counts, which texts are usable, filtered or cut, and where rows end."""
 
-import time
-from dataclasses import replace
-
 import pytest
 
 from tests.helpers.refusals import refusal
 from twinset.config import SamplingConfig
 from twinset.sampling.sampler import (
-    LEAST_LEFT,
     MOST_UNFINISHED,
     Sampler,
-    cut_at_sentence,
-    ids_end_sentence,
     is_unwanted,
     is_usable,
-    nearest_end,
     random_streams,
 )
 
@@ -72,7 +65,6 @@ SCRIPTS = {  # texts, options, rows wanted → (text, filtered, unfinished, deni
         [(f"text {i}", 0, 0, 0) for i in range(10)],
         [*range(10)],
     ),
-    "no rows": ([], {}, {A: 0}, [], []),
     "empty and looping texts are drawn again": (
         ["good", "", " ... ", "nice", "fine", "so so good " * 6, "well"],
         {},
@@ -100,13 +92,6 @@ SCRIPTS = {  # texts, options, rows wanted → (text, filtered, unfinished, deni
         {A: 2, B: 1},
         [("Good.", 0, 1, 0), ("Whole.", 0, MOST_UNFINISHED, 0), ("Fine.", 0, 0, 0)],
         [0] * 2 + [1] * (MOST_UNFINISHED + 1) + [2],
-    ),
-    "and is taken where nothing better comes": (
-        ["It was good. But...", "", "", ""],
-        {"endings": "redraw", "max_redraws": 4},
-        {A: 1},
-        [("It was good.", 0, 1, 0)],
-        [0] * 4,
     ),
     "filtered texts are drawn again and counted": (
         ["good", "Labels: a, b", "This review focuses on x", "fine", "damn shit", "nice"],
@@ -185,41 +170,17 @@ def test_streams_have_generators_in_different_states():
 # -- which texts are usable ------------------------------------------------------------------------
 
 
-def test_a_long_text_may_say_the_same_now_and_then():
-    """Control: as often in a row it is a loop, of a few words or of a sentence."""
-    said = "do you want"
-    apart = " ".join(f"{said} {' '.join(f'word{i}-{j}' for j in range(30 + i))}" for i in range(9))
-    assert is_usable(apart)
-    assert not is_usable(f"{apart} {'do you want some tea? ' * 5}")
-    sentence = "It was the best film of all the films that I saw. "
-    assert is_usable(sentence * 4) and not is_usable(sentence * 5)
-    longer = " ".join(f"word{i}" for i in range(20))
-    assert is_usable(f"{longer} " * 4) and not is_usable(f"{longer} " * 5)
-
-
 DEBRIS = [
     "Too heavy.\nLabels: Chicago Movie Shame, Screw Up, Bad Taste",
-    "Labels:Class",
     "This review focuses on the acting.",
-    "Too repetitive.\nWrite a review about a speaker: A great find.",
-    "Rewrite the sentence to make it positive.",
-    "Your review should be at least 50 words long.",
     "As an AI language model, I have not seen it.",
-    "Good. <br /><br />Go.",
-    "All rights reserved.",
-    "A fine film.\nRead more",
-    "#### Review",
 ]
-VULGAR = ["What a shitty film", "FUCK this", "he is a real dickhead", "Bullshit."]
+VULGAR = ["What a shitty film", "FUCK this"]
 PLAIN = [
     "This film focuses on a family, and the reviewer will write a review about it.",
     "The label says class: it was a gift.",  # not a heading
-    "I would love to read more about this movie.",
     "Agent: Please write to us at https://example.org. Customer: I will.",
-    "-----Original Message-----\nFrom: Anna",
     "He graduated summa cum laude and lives in Scunthorpe with a cockatoo, an ass and a titmouse.",
-    "The class was assessed; she passed with 5 stars ****",
-    "3 < 5 and 7 > 2; Dick Van Dyke drank a cocktail.",
     "",
 ]
 
@@ -233,56 +194,11 @@ def test_each_list_finds_its_own_texts(texts, kind):
         assert found == ([kind, "all"] if kind else []), text
 
 
-def test_a_long_text_is_searched_in_no_time():
-    began = time.process_time()
-    for text in ("<a" * 50_000, "write a " * 20_000, "_" * 100_000, "\n" * 50_000):
-        is_unwanted(text, "all")
-    assert time.process_time() - began < 5
-
-
-@pytest.mark.parametrize("options", [{"endings": "drop"}, {"filter": "rude"}, {"filter": True}])
-def test_an_unknown_choice_is_refused(options):
-    assert f"`{next(iter(options))}`" in refusal(SamplingConfig, **options)
-
-
 # -- where texts end -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        ("It was a fine film. I was glad to", "It was a fine film."),
-        ("It was fine! “Really?” she asked me and", "It was fine! “Really?” she asked me and"),
-        ("All of it was fun (mostly.) Then the", "All of it was fun (mostly.)"),
-        ("The plot by Mr. Smith and Dr. No", "The plot by Mr. Smith and Dr. No"),
-        ("It cost 3.50 dollars and broke", "It cost 3.50 dollars and broke"),
-        ("Sehr gut gemacht. Ärger gab", "Sehr gut gemacht."),
-        ("这部电影非常好看。但是", "这部电影非常好看。"),
-        ("Ok. And then a very long unfinished one", "Ok. And then a very long unfinished one"),
-        ("Whole. And whole.", "Whole. And whole."),
-        ("", ""),
-    ],
-)
-def test_an_unfinished_text_ends_with_its_last_sentence(text, left):
-    assert cut_at_sentence(text) == left
-    assert text.startswith(left) and len(left) >= LEAST_LEFT * len(text)
 
 
 def ids_of(tokenizer, text):
     return tokenizer(text)["input_ids"]
-
-
-def test_sentences_end_where_they_do(tokenizer):
-    ids = ids_of(tokenizer, "It was fine. It was not bad! And then")
-    lengths = range(1, len(ids) + 1)
-    found = [tokenizer.decode(ids[:n]) for n in lengths if ids_end_sentence(tokenizer, ids[:n])]
-    assert found == ["It was fine.", "It was fine. It was not bad!"]
-    for text in ("It was Mr.", "It cost 3.", "Fine, and"):
-        assert not ids_end_sentence(tokenizer, ids_of(tokenizer, text))
-    first, second = (len(ids_of(tokenizer, text)) for text in found)
-    assert nearest_end(tokenizer, ids, first + 1) == first
-    assert nearest_end(tokenizer, ids, 99) == second
-    assert nearest_end(tokenizer, ids_of(tokenizer, "without an end"), 3) is None
 
 
 LONGEST = 64
@@ -291,14 +207,12 @@ CONFIG = SamplingConfig(guidance=0.0, batch_size=8, endings="keep")
 
 @pytest.fixture
 def writer(model, tokenizer, monkeypatch):
-    """Make a sampler whose decoder writes one text again and again, and asks when to end."""
-    asked = []
+    """Make a sampler whose decoder writes one text again and again, until it may end."""
 
-    def make(length, config=CONFIG, text="It was fine. "):
+    def make(length, text="It was fine. "):
         written = ids_of(tokenizer, text)
 
         def decode(model, waiting, end, most, config, generator, packed):
-            asked.extend(waiting)
             while waiting:
                 row, ids = waiting.popleft(), []
                 while len(ids) < most and not (row.ending and ids and row.ending.reached(ids)):
@@ -307,13 +221,12 @@ def writer(model, tokenizer, monkeypatch):
 
         monkeypatch.setattr("twinset.sampling.sampler.decode", decode)
         drawn = None if length is None else (lambda c, rng: length)
-        return Sampler(model, tokenizer, {A: [5, 6], B: [6, 7]}, config, LONGEST, length=drawn)
+        return Sampler(model, tokenizer, {A: [5, 6], B: [6, 7]}, CONFIG, LONGEST, length=drawn)
 
-    make.asked = asked
     return make
 
 
-@pytest.mark.parametrize("length", [3, 10, 17, 30])
+@pytest.mark.parametrize("length", [3, 17])
 def test_a_row_ends_with_the_sentence_nearest_to_its_length(writer, tokenizer, length):
     sentence = len(ids_of(tokenizer, "It was fine. "))
     for ids in writer(length).drafts({A: 3})[A]:
@@ -326,17 +239,6 @@ def test_a_row_without_sentences_is_cut_at_its_length(writer, tokenizer):
     found = writer(12, text="and then ").drafts({A: 3})[A]
     assert [len(ids) for ids in found] == [12] * 3
     assert tokenizer.eos_token_id not in found[0]
-
-
-def test_a_row_that_goes_on_is_as_long_as_the_longest(writer):
-    assert [len(ids) for ids in writer(LONGEST).drafts({A: 3})[A]] == [LONGEST] * 3
-
-
-def test_a_text_cut_shorter_than_the_private_ones_may_end_before(writer):
-    """Else no row of a shorter limit could end, and all would be cut within a sentence."""
-    for length in (40, LONGEST, 10):
-        writer(length, replace(CONFIG, max_new_tokens=16)).drafts({A: 1})
-    assert [row.ending is None for row in writer.asked] == [True, True, False]
 
 
 def test_a_text_without_blanks_keeps_what_was_written(writer):

@@ -1,7 +1,5 @@
 """The draw of one token: which tokens may be drawn, how often, and by whose stream."""
 
-import math
-
 import pytest
 import torch
 from torch import Tensor
@@ -10,14 +8,6 @@ from tests.helpers.draws import chi_square_p, nucleus
 from twinset.config import SamplingConfig
 from twinset.sampling import token_sampling as drawing
 from twinset.sampling.token_sampling import guided, next_tokens
-
-# -- references: a full sort, and the wrappers of transformers -------------------------------------
-
-
-def nucleus_of_transformers(logits: Tensor, top_p: float) -> Tensor:
-    from transformers import TopPLogitsWarper
-
-    return TopPLogitsWarper(top_p)(None, logits.clone()).double().softmax(1)
 
 
 def _logits(rows: int, size: int, spread: float) -> Tensor:
@@ -39,12 +29,11 @@ def kept_tokens(monkeypatch, logits: Tensor, config: SamplingConfig) -> Tensor:
     return found == torch.arange(size)
 
 
-@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.95])
-@pytest.mark.parametrize("spread", [0.2, 2.0, 8.0])
+@pytest.mark.parametrize("top_p", [0.05, 0.95])
+@pytest.mark.parametrize("spread", [0.2, 8.0])
 def test_nucleus_is_that_of_a_full_sort(monkeypatch, top_p, spread):
     logits = _logits(1, 2000, spread)
     expected = nucleus(logits, top_p)
-    assert torch.allclose(expected, nucleus_of_transformers(logits, top_p), atol=1e-6)
     kept = kept_tokens(monkeypatch, logits, SamplingConfig(top_p=top_p, temperature=1.0))
     assert torch.equal(kept, expected[0] > 0)
 
@@ -57,27 +46,6 @@ def test_tokens_that_tie_at_the_edge_are_all_kept(monkeypatch):
     assert kept.tolist() == [True, True, True, True, False]
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        SamplingConfig(temperature=1.0, top_p=1.0),
-        SamplingConfig(temperature=1.0, top_p=0.9),
-    ],
-)
-def test_impossible_tokens_are_never_drawn(config):
-    logits = _logits(1, 50, 2.0)
-    logits[0, :10], logits[0, 45:] = -math.inf, -math.inf
-    drawn = _drawn(logits, config, 20_000)
-    assert drawn.min() >= 10 and drawn.max() < 45
-
-
-def test_the_ends_of_the_unit_interval_draw_tokens_of_weight(monkeypatch):
-    weights = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]])
-    for level, token in ((0.0, 1), (0.49, 1), (0.51, 3), (1.0, 3)):
-        monkeypatch.setattr(torch, "rand", lambda *a, x=level, **k: torch.tensor([[x]]).double())
-        assert drawing._any_token(weights, torch.Generator()).tolist() == [token]
-
-
 def _drawn(logits: Tensor, config: SamplingConfig, count: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return next_tokens(logits.expand(count, -1), config, generator)
@@ -88,7 +56,6 @@ def _drawn(logits: Tensor, config: SamplingConfig, count: int) -> Tensor:
     [
         (SamplingConfig(top_p=1.0, temperature=1.0), lambda logits: logits.double().softmax(1)),
         (SamplingConfig(top_p=0.8, temperature=1.0), lambda logits: nucleus(logits, 0.8)),
-        (SamplingConfig(top_p=0.1, temperature=1.0), lambda logits: nucleus(logits, 0.1)),
         (SamplingConfig(top_p=0.8, temperature=0.5), lambda logits: nucleus(logits / 0.5, 0.8)),
     ],
 )

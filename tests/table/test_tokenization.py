@@ -31,7 +31,7 @@ def tokens(tokenizer, max_tokens=48, texts=TEXTS, pattern="Write a review about 
     return tokenise(records(texts), template, tokenizer, CONTEXT, max_tokens)
 
 
-@pytest.mark.parametrize(("mismatched", "k"), [(0, 1), (1, 2), (4, 5), (9, 5)])
+@pytest.mark.parametrize(("mismatched", "k"), [(1, 2), (9, 5)])
 def test_a_unit_is_the_right_prompt_and_then_distinct_wrong_ones(tokenizer, mismatched, k):
     """Loss lies on the text and its end and nowhere else."""
     made, chosen = tokens(tokenizer), [2, 0]
@@ -50,12 +50,6 @@ def test_a_unit_is_the_right_prompt_and_then_distinct_wrong_ones(tokenizer, mism
             assert tokenizer.decode(ids[:length]) == f"Write a review about a {label[0]}:"
             labels.append(label)
         assert labels[0] == made.labels[i] and len(set(labels)) == k
-
-
-def test_decoding_gives_the_text_back_behind_one_space(tokenizer):
-    made = tokens(tokenizer)
-    for text, ids in zip(TEXTS, made.texts, strict=True):
-        assert tokenizer.decode(ids[:-1]) == " " + text.strip()
 
 
 def test_a_long_text_is_cut_and_does_not_end(tokenizer):
@@ -96,12 +90,6 @@ def test_a_records_sequences_do_not_depend_on_who_else_is_in_the_batch(tokenizer
 
     everyone, without_first = drawn(range(24)), drawn(range(1, 24))
     assert sum(everyone[i] != without_first[i] for i in range(1, 24)) > 12
-
-
-def test_a_prompt_longer_than_the_context_is_refused(tokenizer):
-    pattern = "Write a review about a {product}, and make it " + "very " * 60 + "good:"
-    said = refusal(tokens, tokenizer, pattern=pattern)
-    assert "reads 64 in all; shorten `prompt`" in said
 
 
 @pytest.mark.parametrize(
