@@ -10,11 +10,9 @@ from tests.helpers.models import tiny_model
 from tests.helpers.refusals import refusal
 from twinset import Twinset
 from twinset.config import SamplingConfig
-from twinset.models.hidden_states import Teacher, Whitening
 from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights
 from twinset.sampling.label_tables import (
     LARGEST,
-    LabelClassifier,
     NaiveBayes,
     TextLengths,
     TokenTilt,
@@ -175,22 +173,6 @@ def test_noise_that_hides_the_counts_silences_them():
     loud, quiet = (NaiveBayes.from_counts(released(noise, seed=0)) for noise in (2.0, 2000.0))
     assert loud.tables[0][0, BAD] > 0.5
     assert not quiet.tables[0].any()
-
-
-class Asked:
-    """Stands for a model that is asked: its hidden state is a text's first token."""
-
-    def states_of_texts(self, rows):
-        return [np.array([[float(ids[0])]]) for ids in rows]
-
-
-def test_tokens_decide_where_the_teacher_is_unsure():
-    whitening = Whitening(np.array([5.0]), np.array([[1.0]]))  # first tokens: below 5 or above
-    sure, unsure = (Teacher([whitening], [np.array([[-w, 0], [w, 0]])], 1) for w in (3.0, 0.05))
-    words = NaiveBayes.from_counts(released())
-    text = [6, BAD, END]
-    for teacher, known, number in ((sure, words, 1), (unsure, words, 0), (unsure, None, 1)):
-        assert LabelClassifier(Asked(), teacher, known, END).numbers([text]) == [(number,)]
 
 
 TEXTS = ["It works well.", "The plot was dull, and I left.", "Fine"]

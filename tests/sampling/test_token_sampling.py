@@ -38,14 +38,6 @@ def test_nucleus_is_that_of_a_full_sort(monkeypatch, top_p, spread):
     assert torch.equal(kept, expected[0] > 0)
 
 
-def test_tokens_that_tie_at_the_edge_are_all_kept(monkeypatch):
-    logits = torch.tensor([[3.0, 1.0, 1.0, 1.0, -2.0]])
-    likeliest = float(logits.softmax(1)[0, 0])
-    config = SamplingConfig(top_p=likeliest + 0.01, temperature=1.0)
-    kept = kept_tokens(monkeypatch, logits, config)
-    assert kept.tolist() == [True, True, True, True, False]
-
-
 def _drawn(logits: Tensor, config: SamplingConfig, count: int) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     return next_tokens(logits.expand(count, -1), config, generator)

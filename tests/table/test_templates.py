@@ -73,20 +73,6 @@ def test_a_file_of_ones_own_has_wording_for_the_values_it_names(tmp_path):
     assert said == [f"Write a {word} review:" for word in ("very bad", "2", "very good")]
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        (OWN + '2 = "very bad"', "(1,)|(2,)|same prompt"),
-        ("prompt = ", "not valid TOML"),
-    ],
-)
-def test_a_broken_file_is_refused(tmp_path, text, parts):
-    path = tmp_path / "mine.toml"
-    path.write_text(text, "utf-8")
-    message = refusal(load_template, path, schema(stars=FIVE))
-    assert all(part in message for part in ["mine.toml", *parts.split("|")]), message
-
-
 def test_builtins_are_those_promised_and_fit_their_own_examples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # they are found from any folder
     promised = (
