@@ -1,12 +1,15 @@
 """A record's cells are its own: one row more changes no other row's text, label, owner or type."""
 
+import datetime
 import json
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
+from openpyxl import Workbook
 
 from tests.helpers.refusals import SECRET, refusal
 from twinset.table import read
@@ -35,7 +38,7 @@ def texts_of(path):
     return list(records_of(path, "{title}: {price}").texts)
 
 
-@pytest.mark.parametrize("kept", ["3.50", "1e3", None], ids=str)
+@pytest.mark.parametrize("kept", [*PRICES, None], ids=str)
 def test_a_row_more_changes_no_other_text(tmp_path, kept):
     """Of prices that are written in one way alone, and of all ways together."""
     rows = [row for row in ROWS if kept in (row[1], None)]
@@ -59,6 +62,27 @@ def test_types_of_whole_columns_would_change_the_others(tmp_path, monkeypatch):
     fewer = texts_of(written(tmp_path / "a.csv", rows))
     more = texts_of(written(tmp_path / "b.csv", [*rows, ["one more", "free", "a"]]))
     assert more[:-1] != fewer
+
+
+def test_a_row_more_moves_no_other_to_another_label(tmp_path):
+    rows = [[f"a text number {i}", ("1", "2.50")[i % 2]] for i in range(40)]
+    rules = LabelRules(declared={"label": ("1", "2.50", "other")}, drop=True)
+    found = []
+    for more in ([], [["one more", "other"]]):
+        records = records_of(
+            written(tmp_path / "t.csv", [*rows, *more], ("text", "label")), rules=rules
+        )
+        found.append([str(label) for (label,) in records.labels])
+    assert found[1][:40] == found[0] and len(found[1]) == 41
+
+
+def test_numbers_that_nobody_declared_are_numbers(tmp_path):
+    for cells, values in ((("1.0", "2.0"), (1, 2)), (("true", "FALSE"), (False, True))):
+        rows = [[f"a text number {i}", cells[i % 2]] for i in range(40)]
+        path = written(tmp_path / "t.csv", rows, ("text", "label"))
+        for rules in (None, LabelRules()):
+            (attribute,) = records_of(path, rules=rules).schema.attributes
+            assert attribute.values == values and type(attribute.values[0]) is type(values[0])
 
 
 @pytest.mark.parametrize("more", [[], [["one more", "a", "x"]]], ids=["alone", "beside x"])
@@ -96,8 +120,30 @@ def as_parquet(rows, path):
     return read_frame(path.with_suffix(".parquet"))
 
 
+def as_feather(rows, path):
+    feather.write_feather(pa.Table.from_pylist(rows), path.with_suffix(".feather"))
+    return read_frame(path.with_suffix(".feather"))
+
+
 def as_dataset(rows, path):
     return dataset_frame(Dataset.from_list(rows))
+
+
+def as_saved(rows, path):
+    Dataset.from_list(rows).save_to_disk(str(path))
+    return read_frame(path)
+
+
+def as_sheet(rows, path):
+    book = Workbook()
+    for row in (list(rows[0]), *(list(row.values()) for row in rows)):
+        book.active.append(row)
+    for cells in book.active.iter_rows(min_row=2):
+        for cell in cells:
+            if isinstance(cell.value, datetime.timedelta):
+                cell.number_format = "[h]:mm:ss"
+    book.save(path.with_suffix(".xlsx"))
+    return read_frame(path.with_suffix(".xlsx"))
 
 
 def in_memory(rows, path):
@@ -109,7 +155,7 @@ def numbered(i, **cells):
 
 
 TABLE = [numbered(i) for i in range(40)]
-TYPED = [as_jsonl, as_parquet, as_dataset]
+TYPED = [as_jsonl, as_parquet, as_feather, as_dataset, as_saved]
 
 
 def joined(frame):
@@ -134,11 +180,21 @@ def test_a_fraction_changes_no_whole_number_of_jsonl(tmp_path):
     assert joined(inferred)[:40] != joined(found)[:40]
 
 
+@pytest.mark.parametrize("odd", [None, "a while"])
+def test_durations_of_a_sheet_are_written_alike(tmp_path, odd):
+    rows = [numbered(i, id=datetime.timedelta(hours=20 + i)) for i in range(10)]
+    expected = joined(as_sheet(rows, tmp_path / "t"))
+    assert expected[0].startswith("20:00:00") and expected[4].startswith("1 day, 0:00:00")
+    assert joined(as_sheet([*rows, numbered(10, id=odd)], tmp_path / "u"))[:10] == expected
+
+
 # One record more: the schema must be that of the others alone, whether it is left out or not.
 ONE_MORE = {
     "a label that is not declared": {"label": "z", "stars": 7},
+    "a gap in the label": {"stars": None},
     "a gap in the text": {"title": None},
     "half a star in a row that is left out": {"label": "z", "stars": 2.5},
+    "half a star without a text": {"title": None, "stars": 1.5},
     "a star that is written 1.0": {"stars": 1.0},
     "a text that is a number": {"title": 7},
     "a key that no other has": {SECRET: "x"},
@@ -146,7 +202,7 @@ ONE_MORE = {
 
 
 @pytest.mark.parametrize("more", ONE_MORE)
-@pytest.mark.parametrize("made", [*TYPED, as_csv, in_memory])
+@pytest.mark.parametrize("made", [*TYPED, as_csv, as_sheet, in_memory])
 def test_no_single_record_shows_in_the_schema(tmp_path, made, more):
     """What follows from the schema is shared; a record that is left out is in no count at all."""
     odd = ONE_MORE[more]
@@ -166,6 +222,22 @@ def test_no_single_record_shows_in_the_schema(tmp_path, made, more):
     ]
     assert all(records.schema == found[0].schema for records in found)
     assert found[0].schema.attributes[1].values == (1, 2, 3) and len(found[0]) == 60
+
+
+@pytest.mark.parametrize("made", [as_csv, as_jsonl, as_parquet])
+@pytest.mark.parametrize("odd", ["x", "1.5", "01", "true", ""])
+def test_one_cell_does_not_change_the_declared_type(tmp_path, made, odd):
+    """In CSV a text among numbers makes all of them texts. In JSONL it is refused."""
+    labels = ["1", "2"] if made is as_parquet else [1, 2]
+    rows = [numbered(i, label=labels[i % 2]) for i in range(20)]
+    rules = LabelRules({"label": ["1", "2"]}, drop=True)
+    fewer = records_of(made(rows, tmp_path / "t"), "title", rules=rules)
+    frame = made([*rows, numbered(20, label=odd)], tmp_path / "u")
+    if made is as_jsonl and odd:
+        assert "mixes" in refusal(records_of, frame, "title", rules=rules)
+        return
+    more = records_of(frame, "title", rules=rules, drop_empty=True)
+    assert more.schema == fewer.schema and fewer.schema.attributes[0].values == tuple(labels)
 
 
 def test_one_record_does_not_change_which_column_is_guessed():
