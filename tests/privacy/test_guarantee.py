@@ -93,18 +93,9 @@ def test_all_of_it_follows_from_the_events_rounded_up():
     assert any("training data" in line for line in given.excludes)
 
 
-@pytest.mark.parametrize("changes", [{}, {"group_size": 3}, {"delta": 1e-3}, {"delta": 0.5}])
-def test_its_paragraphs_are_the_sentence(changes):
-    given = guarantee(replace(SPENT, **changes))
-    assert " ".join(given.paragraphs) == given.sentence
-    assert len(given.paragraphs) == (
-        2 if given.epsilon is None else 4 + ("group_size" in changes) + ("Mind:" in given.sentence)
-    )
-
-
 @pytest.mark.parametrize(
     ("delta", "expected"),
-    [(9.9e-6, None), (1e-5, "0.01 records"), (2e-4, "0.2 records"), (5e-4, "0.5 records")],
+    [(9.9e-6, None), (1e-5, "0.01 records"), (5e-4, "0.5 records")],
 )
 def test_a_delta_near_one_in_n_is_stated_whatever_the_ledger_says(delta, expected):
     """From 0.01/N on, N being 1,000; up to there it is a δ like any."""
@@ -115,7 +106,7 @@ def test_a_delta_near_one_in_n_is_stated_whatever_the_ledger_says(delta, expecte
     assert ("0.01/N" in given.sentence) == (expected is not None)
 
 
-@pytest.mark.parametrize("records", [2, 500, 1000, 10_201, 10**6, 10**9])
+@pytest.mark.parametrize("records", [2, 1000, 10**9])
 def test_the_default_delta_needs_no_warning(records):
     assert not delta_caveats(default_delta(records), records)
 
@@ -143,7 +134,7 @@ def test_selective_noise_says_first_what_is_not_protected():
     assert given.is_of_whole_records is False and guarantee(SPENT).is_of_whole_records is True
 
 
-@pytest.mark.parametrize("sigma", [1.0, 3.0, 6.0, 12.0])
+@pytest.mark.parametrize("sigma", [1.0, 6.0])
 def test_texts_masked_alike_have_a_guarantee_only_where_it_says_something(sigma):
     """Through the masked text, of which neither is: (2ε, (1 + e^ε) δ)."""
     events = [MaskedAccess("patterns"), GaussianRelease(sigma, "counts")]
@@ -172,8 +163,6 @@ UNCOVERED = {
     "private N": (SPENT, {"records_public": False}, "number of records"),
     "sample rate": (SPENT, {"sample_rate": 0.04}, "sample rates"),
     "delta of 1/N": (SPENT, {"delta": 1e-3}, "WARNING"),
-    "delta above 1/N": (SPENT, {"delta": 0.02}, "WARNING"),
-    "two at once": (SPENT, {"sampler": "no", "randomness_is_private": False}, "because batch"),
     "a policy that does not mask": (SPENT, {"events": FLAGGED.events}, "explain"),
     "masked access under the unit of records": (FLAGGED, {"unit": "record"}, "unit 'record'"),
     "selective noise of which nothing was masked": (FLAGGED, {"events": EVENTS}, "what was masked"),
@@ -185,7 +174,6 @@ UNCOVERED = {
     "weights that follow from nothing public": (WEIGHED, {"weight_scale": None}, "constants"),
     "weights of a policy that knows none": (SPENT, {"weight_scale": SCALE}, "no privacy weights"),
     "adaptive noise as published": (WEIGHED, {"policy_form": "published"}, "no theorem"),
-    "adaptive noise with a changed sample rate": (WEIGHED, {"sample_rate": 0.04}, "sample rates"),
     **{
         f"a record's {name} for owners": (OWNED_RECORDS, {name: getattr(SPENT, name)}, "")
         for name in ("unit", "neighbouring", "clipping")
@@ -208,25 +196,14 @@ def test_an_epsilon_that_is_not_finite_is_none(monkeypatch):
     assert guarantee(SPENT).epsilon is None
 
 
-def test_an_opened_ledger_is_covered_once_it_has_spent():
-    ledger = handover.ledger((), records=1000, sample_rate=0.05)
-    assert guarantee(ledger).epsilon is None
-    for event in EVENTS:
-        ledger.record(event)
-    assert guarantee(ledger).epsilon == guarantee(SPENT).epsilon
-
-
 def test_a_policy_that_brings_its_theorem_is_covered_and_no_other_is():
     ledger = replace(SPENT, policy="my own")
     theorem = Theorem(statement="As UNIFORM.", source="UNIFORM", events=UNIFORM.events)
     assert guarantee(ledger).epsilon is None
     register_theorem("my own", "sound", theorem)
     try:
-        register_theorem("my own", "sound", theorem)  # again is fine
         assert guarantee(ledger).epsilon == guarantee(SPENT).epsilon
         assert guarantee(replace(ledger, policy_form="published")).epsilon is None
-        strange = [*EVENTS, IndividualGaussian(0.8, 0.05, 60, 0.5)]
-        assert guarantee(replace(ledger, events=strange)).epsilon is None
         for other in (UNIFORM, replace(theorem, events=(NonPrivateAccess,))):
             with pytest.raises(ValueError, match="my own"):
                 register_theorem("my own", "sound", other)

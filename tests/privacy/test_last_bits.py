@@ -101,7 +101,7 @@ def shown_not_to_be_c(weights):
     return ((np.abs(about) < CLIPPED_TO / 4) & ~possible).mean()
 
 
-@pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
 def test_weights_after_one_step_show_nothing_and_any_table_may_lead_to_each(sigma):
     """All sums are multiples of one step, whatever was summed; so weights are of one set."""
     assert shown_not_to_be_c(step_of(old_release(0.0, sigma, 1))) > 0.02

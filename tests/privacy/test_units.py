@@ -117,26 +117,12 @@ def test_one_record_hardly_changes_how_the_others_are_rounded(model):
         assert moved(torch.bfloat16)[1] > 1e-3 * norm  # sums of less precision would show it
 
 
-def test_units_of_several_sizes_in_one_batch_are_each_clipped_as_one(model):
-    records, norm = tokens(9), 0.2
-    units = [[0], [1, 2, 3], [4, 5], [6, 7, 8]]
-    together = sums_of(model, records, units, norm)
-    apart = [sums_of(model, records, [unit], norm) for unit in units]
-    assert all(length(one) < 1.001 * norm for one in apart)
-    for place, total in enumerate(together):
-        assert torch.allclose(total, sum(one[place] for one in apart), atol=1e-6)
-
-
-@pytest.fixture
-def generate(tmp_path, monkeypatch, tiny_base, capsys):
+def test_a_run_by_owners_says_so(tmp_path, monkeypatch, tiny_base, capsys):
     monkeypatch.chdir(tmp_path)
-    OWNED.assign(gaps=OWNED["who"].where(OWNED.index != 3)).to_csv("t.csv", index=False)
+    OWNED.to_csv("t.csv", index=False)
     given = ("t.csv", *COLUMNS, "--base-model", tiny_base, *QUICK, "--run", "r", "--epsilon", "30")
-    return lambda *more: run_twinset(capsys, "generate", *given, *more)
-
-
-def test_a_run_by_owners_says_so(generate, capsys):
-    made = generate("--owner", "who", "--max-records-per-owner", "2")
+    owners = ("--owner", "who", "--max-records-per-owner", "2")
+    made = run_twinset(capsys, "generate", *given, *owners)
     assert made.code == 0, made.err
     spent = Ledger.load(Path("r/model/ledger.json"))
     assert (spent.unit, spent.records) == ("owner", 20)
@@ -150,20 +136,3 @@ def test_a_run_by_owners_says_so(generate, capsys):
     assert "Private owners: 20" in Path("r/share/README.md").read_text()
     assert run_twinset(capsys, "verify", "r").code == 0
     assert "Person" not in "".join(p.read_text() for p in Path("r/share").iterdir())
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--owner", "nobody"), "no column 'nobody'"),
-        (("--owner", "label"), "is the text or a label"),
-        (("--owner", "who", "--noise-policy", "selective"), "uniform or importance"),
-        (("--owner", "who", "--noise-policy", "adaptive"), "uniform or importance"),
-        (("--max-records-per-owner", "0"), "a whole number from 1"),
-        (("--owner", "gaps"), "missing in 1 rows, first in row 5"),
-    ],
-)
-def test_what_is_no_owner_is_refused(generate, more, message):
-    refused = generate(*more)
-    assert refused.code == 2 and message in refused.err and "Person" not in refused.err
-    assert not Path("r").exists()

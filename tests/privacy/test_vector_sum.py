@@ -1,6 +1,6 @@
 """The noisy sum of bounded vectors: what one unit can change, and a control that sees too much.
 
-The noisy regressions: they learn, a gradient is a unit's own, and too little noise is seen.
+The noisy regressions: a gradient is a unit's own, and too little noise is seen.
 """
 
 from dataclasses import replace
@@ -87,15 +87,6 @@ def with_one_more(data, vector):
         labels=[np.append(y, 1) for y in data.labels],
         units=[*data.units, [len(data.labels[0])]],
     )
-
-
-@pytest.mark.parametrize(("count", "sigma", "learns"), [(3000, SIGMA, True), (300, 1e6, False)])
-def test_it_learns_in_spite_of_the_noise_unless_that_drowns_all(count, sigma, learns):
-    data = data_of(count)
-    weights = fit_regressions(data, sigma, Randomness.for_tests(0))
-    scores = [(x @ w.T).argmax(1) for x, w in zip(data.vectors, weights, strict=True)]
-    right = [(s == y).mean() for s, y in zip(scores, data.labels, strict=True)]
-    assert min(right) > 0.9 if learns else right[1] < 0.7
 
 
 @pytest.mark.parametrize("gone", [0, 299, 511])
