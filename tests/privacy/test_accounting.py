@@ -1,5 +1,6 @@
 """Events, ε and σ: against dp-accounting, the PRV accountant, closed forms, planted faults."""
 
+import itertools
 import math
 from functools import reduce
 
@@ -40,17 +41,35 @@ TUNING, MASKED = NonPrivateAccess("tuning"), MaskedAccess("patterns")
 # -- events ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("event", [STEPS, COUNTS, INDIVIDUAL, TUNING, MASKED])
+def test_an_event_is_read_as_it_was_written_and_not_without_a_field(event):
+    plain = event_to_dict(event)
+    assert event_from_dict(plain) == event
+    for name in plain:
+        with pytest.raises(ValueError):
+            event_from_dict({k: v for k, v in plain.items() if k != name})
+
+
 @pytest.mark.parametrize(
     ("event", "change"),
     [
-        (STEPS, {"kind": "laplace"}), (STEPS, {"steps": 0}), (STEPS, {"sample_rate": 1.1}),
-        (STEPS, {"noise_multiplier": -1.0}), (STEPS, {"noise_multiplier": math.nan}),
-        (INDIVIDUAL, {"least_share": 1.1}), (STEPS, {"extra": 1}), (TUNING, {"reason": " "}),
+        *((STEPS, {"kind": kind}) for kind in ("laplace", None, ["subsampled_gaussian"])),
+        *((STEPS, {"steps": n}) for n in (0, 1.0, True)),
+        *((STEPS, {"sample_rate": q}) for q in (0.0, 1.1, math.nan, "0.1")),
+        *((STEPS, {"noise_multiplier": s}) for s in (0.0, -1.0, math.inf, math.nan, True)),
+        *((INDIVIDUAL, {"least_share": s}) for s in (0.0, -0.1, 1.1, math.nan, True, "0.5")),
+        (STEPS, {"extra": 1}), (TUNING, {"reason": " "}), (COUNTS, {"what": ""}),
     ],
 )  # fmt: skip
 def test_what_names_no_mechanism_is_refused(event, change):
     with pytest.raises(ValueError):
         event_from_dict(event_to_dict(event) | change)
+
+
+@pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
+def test_a_weight_out_of_range_is_refused(weight):
+    with pytest.raises(ValueError):
+        INDIVIDUAL.at(weight)
 
 
 def test_compose_merges_only_neighbours_that_differ_in_steps_alone():
@@ -74,13 +93,20 @@ PINNED = {
     "few steps": ([SubsampledGaussian(1.0, 0.3, 10), TEACHER], 1e-5, 7.0946),
     "many steps": ([SubsampledGaussian(2.0, 0.05, 1000), TEACHER], 1e-8, 5.35794),
     "much noise": ([SubsampledGaussian(8.0, 0.3, 200)], 1e-5, 2.16128),
+    "two phases": (
+        [SubsampledGaussian(1.0, 0.02, 200), SubsampledGaussian(2, 0.1, 100)],
+        1e-5,
+        2.93807,
+    ),
     "no steps": ([GaussianRelease(5.0, "label counts"), TEACHER], 1e-5, 1.50651),
     "individual": ([INDIVIDUAL, TEACHER], 1e-5, 4.93551),
     "large": ([SubsampledGaussian(0.5, 0.1, 100)], 1e-5, 31.3741),
     "little noise": ([SubsampledGaussian(0.05, 0.001, 100)], 1e-6, 796.877),
     "once 604,671": ([SubsampledGaussian(0.05, 2e-6, 3000)], 1e-5, 368.687),
+    "once 1,000": ([SubsampledGaussian(0.15, 1e-5, 45)], 1e-5, 23.2472),
+    "half of all": ([SubsampledGaussian(0.2, 0.5, 60)], 1e-5, 579.877),
 }
-NO_WITNESS = ("little noise", "once 604,671")  # needs too many points
+NO_WITNESS = ("little noise", "once 604,671", "once 1,000", "half of all")  # needs too many points
 
 
 def reference(events, delta, interval, pessimistic):
@@ -100,9 +126,9 @@ def reference(events, delta, interval, pessimistic):
     return reduce(lambda a, b: a.compose(b), parts).get_epsilon_for_delta(delta)
 
 
-def check_against_reference(events, delta):
+def check_against_reference(events, delta, finest=5e-4):
     ours = epsilon(events, delta)
-    interval = max(5e-4, ours / 20_000)  # e to the loss is no float above about 700
+    interval = max(finest, ours / 20_000)  # e to the loss is no float above about 700
     above = reference(events, delta, interval, pessimistic=True)
     below = reference(events, delta, interval, pessimistic=False)
     assert below <= ours <= above * 1.005 + 0.01  # rounding counts where δ and ε are tiny
@@ -136,6 +162,17 @@ def test_the_witness_agrees_and_sees_a_ledger_that_is_wrong(name):
         assert off(events[:-1]) > 0.01 and off(events[1:]) > 0.01
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("delta", [1e-5, 1e-9])
+@pytest.mark.parametrize("others", [[], [COUNTS]], ids=["alone", "with counts"])
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0, 8.0])
+def test_agrees_with_dp_accounting_on_the_grid(sigma, others, delta):
+    for rate, steps in itertools.product([1e-4, 1e-2, 0.3], [1, 100, 10_000, 100_000]):
+        events = [SubsampledGaussian(sigma, rate, steps), *others]
+        if 0.01 < (spent := epsilon(events, delta)) < 60:  # coarser, the reference itself is off
+            check_against_reference(events, delta, finest=1e-5 if spent < 0.3 else 1e-4)
+
+
 def noise_is_overrated(find):
     return lambda steps, *rest: find([(1.03 * sigma, q, n) for sigma, q, n in steps], *rest)
 
@@ -162,8 +199,9 @@ def losses_are_rounded_down(find):
 @pytest.mark.parametrize(
     ("fault", "name"),
     [
-        (noise_is_overrated, "few steps"), (a_tenth_of_the_steps_is_missed, "little noise"),
-        (losses_are_rounded_down, "few steps"),
+        (noise_is_overrated, "few steps"), (noise_is_overrated, "little noise"),
+        (a_tenth_of_the_steps_is_missed, "few steps"),
+        (a_tenth_of_the_steps_is_missed, "little noise"), (losses_are_rounded_down, "few steps"),
     ],
 )  # fmt: skip
 def test_an_accountant_made_too_small_fails_the_comparison(fault, name, monkeypatch):
@@ -177,7 +215,23 @@ def test_an_accountant_made_too_small_fails_the_comparison(fault, name, monkeypa
         accountant._epsilon.cache_clear()
 
 
-@pytest.mark.parametrize("sigma", [0.36, 0.384])
+@pytest.mark.parametrize("removed", [True, False])
+@pytest.mark.parametrize("steps", [(1.0, 0.02, 300), (0.3, 0.1, 30), (0.5, 0.5, 20)])
+def test_each_direction_agrees_with_its_own_reference(steps, removed):
+    sigma, rate, count = steps
+    bound = epsilon([SubsampledGaussian(*steps)], 1e-6)
+    with np.errstate(divide="ignore"):
+        ours = accountant._one_way([steps], 1e-6, bound, removed)
+    both = pld.from_gaussian_mechanism(
+        sigma, sampling_prob=rate, value_discretization_interval=1e-3
+    )
+    one = both._pmf_remove if removed else both._pmf_add
+    expected = one.self_compose(count).get_epsilon_for_delta(1e-6)
+    assert 0.999 * expected <= ours <= 1.01 * expected
+    assert ours <= bound * 1.001  # two grids, each of which gives an upper bound
+
+
+@pytest.mark.parametrize("sigma", [0.36, 0.384, 0.39, 0.45])
 def test_epsilon_never_falls_into_a_hole_of_its_grid(sigma):
     """A coarse grid once made 0.8 of 51: less noise may not look more private."""
     found = [epsilon([SubsampledGaussian(sigma * f, 1e-3, 10**5)], 1e-6) for f in (0.99, 1, 1.01)]
@@ -204,9 +258,12 @@ def test_every_accountant_keeps_the_contract(accountant_of):
                 accountant_of([COUNTS], delta, *more)
 
 
-def test_the_witness_says_what_is_out_of_its_range():
-    with pytest.raises(NotCovered, match="range.*points"):  # else it would fill the memory
-        prv_epsilon([SubsampledGaussian(0.05, 2e-6, 3000)], DELTA)
+@pytest.mark.parametrize(
+    ("steps", "why"), [((0.05, 2e-6, 3000), "points"), ((0.01, 0.5, 10**6), "")]
+)
+def test_the_witness_says_what_is_out_of_its_range(steps, why):
+    with pytest.raises(NotCovered, match=f"range.*{why}"):  # else it would fill the memory
+        prv_epsilon([SubsampledGaussian(*steps)], DELTA)
 
 
 def test_each_privacy_weight_has_the_epsilon_of_its_own_multiplier():
@@ -223,7 +280,7 @@ def test_each_privacy_weight_has_the_epsilon_of_its_own_multiplier():
 # -- closed forms and edges ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sigma", [0.5, 30.0])
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0, 30.0])
 def test_gaussian_releases_are_exact_and_compose_exactly(sigma):
     spent = epsilon([GaussianRelease(sigma, "counts")], 1e-6)
     assert gaussian_delta(1 / sigma, spent) == pytest.approx(1e-6, rel=1e-5)
@@ -231,10 +288,31 @@ def test_gaussian_releases_are_exact_and_compose_exactly(sigma):
     assert four == pytest.approx(spent, rel=1e-9)
 
 
+@pytest.mark.parametrize(("sigma", "rate"), [(0.02, 0.5), (0.02, 1e-3), (1e-3, 0.1), (0.3, 0.01)])
+def test_one_step_is_exact_at_any_size(sigma, rate):
+    """Of one step δ(ε) has a closed form, which no large number stands in the way of."""
+    spent = epsilon([SubsampledGaussian(sigma, rate, 1)], 1e-6)
+
+    def delta(eps):  # of the outputs above x, where the loss is ε, the record being removed
+        odds = eps + math.log1p(-math.exp(-eps) * (1 - rate)) - math.log(rate)
+        x = sigma * odds + 1 / (2 * sigma)
+        with_it = (1 - rate) * norm.sf(x) + rate * norm.sf(x - 1 / sigma)
+        return with_it - math.exp(eps + norm.logsf(x))
+
+    assert delta(spent) <= 1e-6 <= delta(spent * (1 - 1e-4))
+
+
+def test_neither_the_order_nor_the_grouping_of_events_matters():
+    step, one = SubsampledGaussian(1.0, 0.01, 30), SubsampledGaussian(1.0, 0.01, 1)
+    assert epsilon([COUNTS, step], 1e-6) == epsilon([step, COUNTS], 1e-6)
+    assert epsilon([one] * 30, 1e-6) == epsilon([step], 1e-6)
+
+
 @pytest.mark.parametrize(
     ("sigma", "rate", "steps", "delta"),
     [
-        (0.01, 0.5, 1_000_000, 1e-5), (1e6, 1e-7, 10_000_000, 1e-6), (2.0, 0.9999, 5000, 1e-5),
+        (0.01, 1e-6, 1, 1e-5), (0.01, 0.5, 1_000_000, 1e-5), (0.1, 1e-3, 1000, 1e-5),
+        (1e3, 0.999, 10, 1e-6), (1e6, 1e-7, 10_000_000, 1e-6), (2.0, 0.9999, 5000, 1e-5),
         (0.7, 0.02, 3000, 1e-12),  # below what Fourier transforms in double precision resolve
         (1.0, 0.01, 10, 0.5), (0.01, 1e-11, 10_000, 1e-6),  # less than δ for being drawn at all
     ],
@@ -257,9 +335,13 @@ def test_the_closed_form_holds_where_no_transform_can():
 
 # -- calibration -----------------------------------------------------------------------------------
 
+BUDGETS = [(8.0, 0.05, 60), (1.0, 0.01, 300), (0.2, 0.1, 100), (50.0, 0.1, 100)]
+MORE = itertools.product([0.1, 1.0, 8.0, 50.0], [1e-6, 1e-3, 0.3], [1, 1000, 100_000])
+
 
 @pytest.mark.parametrize(
-    ("target", "rate", "steps"), [(8.0, 0.05, 60), (0.2, 0.1, 100), (50.0, 0.1, 100)]
+    ("target", "rate", "steps"),
+    [*BUDGETS, *(pytest.param(*each, marks=pytest.mark.slow) for each in MORE)],
 )
 def test_calibration_hits_the_target_from_the_safe_side(target, rate, steps):
     counts = [GaussianRelease(gaussian_noise_multiplier(target / 20, 1e-6), "label counts")]
@@ -275,12 +357,21 @@ def test_calibration_hits_the_target_from_the_safe_side(target, rate, steps):
     ("target", "others", "message"),
     [
         (0.3, [COUNTS], r"smallest attainable.* is 0\.4"), (8.0, [TUNING], "is infinite"),
-        (0.0, [], "epsilon"), (math.nan, [], "epsilon"),
+        *((target, [], "epsilon") for target in (0.0, -1.0, math.nan, math.inf)),
     ],
 )  # fmt: skip
 def test_an_unreachable_target_is_refused(target, others, message):
     with pytest.raises(ValueError, match=message):
         calibrate_noise_multiplier(target, 1e-6, 0.01, 100, others)
+    if not others:
+        with pytest.raises(ValueError, match=message):
+            gaussian_noise_multiplier(target, 1e-6)
+
+
+@pytest.mark.parametrize("target", [0.05, 0.4, 1.0, 8.0, 50.0])
+def test_the_analytic_gaussian_inverts_epsilon(target):
+    sigma = gaussian_noise_multiplier(target, 1e-6)
+    assert epsilon([GaussianRelease(sigma, "counts")], 1e-6) == pytest.approx(target, rel=1e-6)
 
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -295,7 +386,7 @@ def gaussian_epsilon(mu, delta):
     return brentq(lambda spent: gaussian_delta(mu, spent) - delta, 0, 100)
 
 
-@pytest.mark.parametrize(("sigma", "size"), [(4.0, 2), (10.0, 20)])
+@pytest.mark.parametrize(("sigma", "size"), [(4.0, 2), (4.0, 5), (2.0, 3), (10.0, 20)])
 def test_of_a_plain_gaussian_a_group_is_exact_and_other_rules_do_not_cover_it(sigma, size):
     """Negative controls: ε ÷ γ, which paper 003 states; γε with δ left as it is; γ - 1 for γ."""
     found = group_epsilon([SubsampledGaussian(sigma, 1.0, 1)], DELTA, size)
@@ -323,19 +414,28 @@ def test_delta_grows_with_a_group_and_a_large_epsilon_leaves_no_bound():
         assert group_bound(spent, DELTA, 10) == (10 * spent, 1.0)
 
 
-def test_of_poisson_steps_a_group_has_a_bound():
+@pytest.mark.parametrize(
+    ("step", "size", "interval"),
+    [
+        ((2.0, 0.1, 50), 3, 2e-2),
+        pytest.param((1.1, 0.01, 200), 2, 5e-3, marks=pytest.mark.slow),
+        pytest.param((1.1, 0.01, 200), 5, 5e-3, marks=pytest.mark.slow),
+    ],
+)
+def test_of_poisson_steps_a_group_has_a_bound(step, size, interval):
     """By the group's own mixture. The negative control: ε of one record."""
-    size, drawn, event = 3, np.arange(4), SubsampledGaussian(2.0, 0.1, 50)
+    (sigma, rate, steps), drawn = step, np.arange(size + 1)
+    event = SubsampledGaussian(*step)
     least, most = (
         pld.from_mixture_gaussian_mechanism(
-            2.0,
+            sigma,
             drawn.astype(float).tolist(),
-            binom.pmf(drawn, size, 0.1).tolist(),
+            binom.pmf(drawn, size, rate).tolist(),
             pessimistic_estimate=pessimistic,
-            value_discretization_interval=2e-2,
+            value_discretization_interval=interval,
             use_connect_dots=pessimistic,
         )
-        .self_compose(50)
+        .self_compose(steps)
         .get_epsilon_for_delta(DELTA)
         for pessimistic in (False, True)
     )
@@ -344,13 +444,24 @@ def test_of_poisson_steps_a_group_has_a_bound():
 
 
 def test_it_grows_with_the_group_and_with_what_was_done():
-    step, lighter = SubsampledGaussian(1.0, 0.02, 100), IndividualGaussian(1.0, 0.02, 100, 0.3)
-    found = [group_epsilon([step], DELTA, size) for size in (1, 3, 50)]
-    assert epsilon([step], DELTA) == found[0] < found[1] < found[2]
-    assert group_epsilon([step, GaussianRelease(5.0, "counts")], DELTA, 3) > found[1]
-    assert group_epsilon([lighter], DELTA, 3) == found[1]  # as if it counted whole
+    step = SubsampledGaussian(1.0, 0.02, 100)
+    found = [group_epsilon([step], DELTA, size) for size in (1, 2, 3, 5, 10, 50)]
+    assert found == sorted(found) and len(set(found)) == len(found)
+    assert found[0] == epsilon([step], DELTA)
+    assert group_epsilon([step, GaussianRelease(5.0, "counts")], DELTA, 3) > found[2]
+    lighter = IndividualGaussian(1.0, 0.02, 100, 0.3)  # counts as if it counted whole
+    assert group_epsilon([lighter], DELTA, 3) == found[2]
+
+
+@pytest.mark.parametrize(("rate", "sigma"), [(0.003, 0.1), (0.3, 0.1), (0.999, 0.5), (1e-6, 30.0)])
+def test_extreme_groups_have_a_finite_bound_below_the_unsampled_one(rate, sigma):
+    plain = group_epsilon([SubsampledGaussian(sigma, 1.0, 300)], DELTA, 10)
+    assert 0 <= group_epsilon([SubsampledGaussian(sigma, rate, 300)], DELTA, 10) <= plain < math.inf
 
 
 def test_where_delta_covers_one_record_it_need_not_cover_more():
     faint = [SubsampledGaussian(5e4, 1.0, 1)]
     assert epsilon(faint, DELTA) == 0 < group_epsilon(faint, DELTA, 1000)
+    for find in (lambda: group_bound(1.0, DELTA, 0), lambda: group_epsilon([], DELTA, 0)):
+        with pytest.raises(ValueError, match="at least one"):
+            find()

@@ -7,6 +7,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from tests.helpers import oracle
@@ -26,7 +28,7 @@ from tests.helpers.clipped import (
 )
 from tests.helpers.models import LLAMA
 from tests.helpers.oracle import Unit
-from twinset.privacy.clipping import ClippingEngine, Execution, Scale, engine
+from twinset.privacy.clipping import ClippingEngine, Execution, Scale, Sequences, engine
 from twinset.privacy.clipping import gradient_uses as matrices
 from twinset.privacy.clipping import output_head as vocabulary
 from twinset.privacy.clipping.engine import KEPT_BYTES
@@ -50,14 +52,22 @@ WAYS = {
     "some of each": (0.25, 1.0, 20_000),
 }
 # What is trained: all of a family, LoRA on it (at its start, or later), or parts of it.
-LORA = ["gpt2-tied lora", "llama-untied lora", "llama-tied zero"]
+LORA = [
+    "gpt2-tied lora",
+    "llama-tied lora",
+    "llama-untied lora",
+    "gpt2-tied zero",
+    "llama-tied zero",
+]
 FROZEN = [
     "gpt2-tied h.0. ln_f",  # embeddings frozen, and the layer behind them trained
-    "gpt2-tied wpe", "gpt2-tied wte", "gpt2-untied wte", "llama-untied lm_head",
-    "llama-tied layernorm norm.weight", "llama-tied k_proj v_proj",
+    "gpt2-tied h.1.mlp", "gpt2-tied wpe", "gpt2-tied wte", "gpt2-untied lm_head", "gpt2-untied wte",
+    "llama-untied lm_head", "llama-tied layernorm norm.weight", "llama-untied embed_tokens",
+    "llama-tied k_proj v_proj",
 ]  # fmt: skip
 TWICE = [  # layers; in some models the graph starts in a layer, or no layer is trained
-    "gpt2-tied", "llama-tied lora", "gpt2-tied h.0.attn ln_f", "llama-untied lm_head",
+    "gpt2-tied", "llama-untied", "llama-tied lora", "gpt2-untied lora", "gpt2-tied h.0.attn ln_f",
+    "llama-tied layers.1.mlp", "llama-untied lm_head",
 ]  # fmt: skip
 SCALED = ["gpt2-tied", "gpt2-untied", "llama-tied", "llama-tied lora", "gpt2-tied wte"]
 KINDS = [(1, "plain", 1), (2, "bounded", 3), (5, "published", 5)]  # sequences, loss, physical batch
@@ -122,6 +132,12 @@ def test_every_trained_parameter_matches_one_unit_at_a_time(trained, how):
     check(trained, **how)
 
 
+@pytest.mark.parametrize("physical", [1, 5])
+@pytest.mark.parametrize("trained", SCALED)
+def test_physical_batches_change_nothing_in_another_geometry(trained, physical):
+    check(trained, (21, 5, 2), physical=physical, scaled=True)
+
+
 @pytest.mark.parametrize("family", ["gpt2-tied", "llama-untied"])
 def test_buffers_and_chunks_change_nothing(family, monkeypatch):
     monkeypatch.setattr(vocabulary, "PIECE", 3)
@@ -136,10 +152,73 @@ def test_control_a_scale_of_the_embedding_alone_is_seen(monkeypatch):
         check("gpt2-tied", (21, 5, 2), physical=5, scaled=True)
 
 
+@settings(max_examples=8, deadline=None, derandomize=True)
+@given(
+    family=st.sampled_from(FAMILIES),
+    lora=st.booleans(),
+    units=st.integers(1, 5),
+    per_unit=st.integers(1, 4),
+    longest=st.integers(1, 20),
+    physical=st.integers(1, 5),
+    bounded=st.booleans(),
+    kept_bytes=st.sampled_from([0, 10_000, KEPT_BYTES]),
+    max_grad_norm=st.sampled_from([1e-3, 0.5, 5.0, math.inf]),
+    seed=st.integers(0, 10**6),
+)
+def test_any_shape(
+    family, lora, units, per_unit, longest, physical, bounded, kept_bytes, max_grad_norm, seed
+):
+    model = make(f"{family} lora" if lora else family)
+    made = random_units(seed, units, per_unit, prompt=(1, longest), text=(1, longest))
+    name = "plain" if per_unit == 1 else "bounded" if bounded else "published"
+    mine, theirs = LOSSES[name]
+    expected = oracle.clipped(model, made, theirs, max_grad_norm)
+    actual = run_engine(model, made, mine, physical, max_grad_norm, Execution(kept_bytes))
+    assert oracle.largest_error(actual, expected) < EXACT
+
+
+def test_rows_cut_out_of_longer_ones_are_taken():
+    """A slice of a tensor is not contiguous; what it is must not matter."""
+    units, loss = random_units(4, 4, 2), LOSSES["bounded"][0]
+    made, sums = to_sequences(units), []
+    wide = [torch.nn.functional.pad(x, (0, 5)) for x in (made.input_ids, made.loss_mask)]
+    for ids, mask in ((made.input_ids, made.loss_mask), [x[:, :-5] for x in wide]):
+        clipper = ClippingEngine(build("gpt2-tied"), C)
+        clipper.add(Sequences(ids, mask, 2), loss)
+        sums.append(clipper.sums)
+    for one, other in zip(*sums, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_checkpointing_computes_each_layer_twice_until_closed():
+    model, calls = build("gpt2-tied"), []
+    model.transformer.h[1].mlp.register_forward_hook(lambda *_: calls.append(1))
+    clipper = ClippingEngine(model, C, Execution(gradient_checkpointing=True))
+    assert not clipper.checkpoint_layers()  # it is on already
+    calls.clear()
+    clipper.add(to_sequences(random_units(12, 5, 2)), LOSSES["bounded"][0])
+    assert len(calls) == 2
+    clipper.close()
+    model(input_ids=torch.ones(1, 4, dtype=torch.long))
+    assert len(calls) == 3 and "forward" not in vars(model.transformer.h[1])
+
+
 # -- limits and scales -----------------------------------------------------------------------------
 
 UNITS = random_units(21, 5, 2)
 MINE, THEIRS = LOSSES["bounded"]
+
+
+@pytest.mark.parametrize("trained", ["gpt2-tied", "llama-tied lora"])
+def test_ones_are_bit_for_bit_the_plain_geometry(trained):
+    model = make(trained)
+    ones = [
+        Scale(torch.ones(p.shape[-1]), torch.ones(p.shape[0]) if p.dim() == 2 else None)
+        for p in oracle.trained(model).values()
+    ]
+    scaled, plain = (run_engine(model, UNITS, MINE, 3, scales=s) for s in (ones, ()))
+    assert scaled.norms == plain.norms
+    assert all(torch.equal(scaled.sums[n], plain.sums[n]) for n in plain.sums)
 
 
 def test_each_unit_moves_the_sum_by_its_own_limit():
@@ -153,21 +232,41 @@ def test_each_unit_moves_the_sum_by_its_own_limit():
     apart = [
         oracle.clip_and_sum([g], names, c) for g, c in zip(gradients, limits.tolist(), strict=True)
     ]
-    for name, total in zip(names, clipper.sums, strict=True):
+    everyone = [total.clone() for total in clipper.sums]
+    for name, total in zip(names, everyone, strict=True):
         right = sum(one.sums[name] for one in apart)
         assert oracle.relative_error(total, right) < 1e-7  # the limits are float32 here
+    for left_out in range(len(UNITS)):
+        others = [i for i in range(len(UNITS)) if i != left_out]
+        clipper.zero()
+        clipper.add(to_sequences([UNITS[i] for i in others]), MINE, limits[others])
+        moved = [a - b for a, b in zip(everyone, clipper.sums, strict=True)]
+        assert oracle.norm(moved) == pytest.approx(float(limits[left_out]), rel=1e-7)
 
 
-@pytest.mark.parametrize("limits", [[1.0] * 4, [1.0, 1.0, 1.0, 1.0, 1.1], [math.nan] * 5])
+@pytest.mark.parametrize(
+    "limits", [[1.0] * 4, [1.0, 1.0, 1.0, 1.0, 1.1], [0.0] * 5, [math.nan] * 5, [[1.0] * 5]]
+)
 def test_wrong_limits_are_refused(limits):
     clipper = ClippingEngine(build("gpt2-tied"), C)
     with pytest.raises(ValueError, match="limits"):
         clipper.add(to_sequences(UNITS), MINE, torch.tensor(limits))
 
 
-def test_scales_may_not_change_within_a_batch():
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.inf, math.nan])
+def test_a_scale_must_be_positive_and_finite(wrong):
+    for factors in ({"columns": torch.tensor([1.0, wrong])}, {"rows": torch.tensor([wrong, 1.0])}):
+        with pytest.raises(ValueError, match="positive"):
+            Scale(**factors)
+
+
+def test_scales_must_fit_and_may_not_change_within_a_batch():
     clipper = ClippingEngine(build("gpt2-tied"), C)
     plain = [Scale() for _ in clipper.parameters]
+    with pytest.raises(ValueError, match="does not fit"):
+        clipper.rescale([Scale(torch.ones(2)), *plain[1:]])
+    with pytest.raises(ValueError):
+        clipper.rescale(plain[1:])
     clipper.add(to_sequences(UNITS), MINE)
     with pytest.raises(ValueError, match="between zero"):
         clipper.rescale(plain)
@@ -193,7 +292,7 @@ def test_norms_of_long_gradients_are_not_read_too_small():
     assert float(squares(gradients).sqrt()) == pytest.approx(1e-4 * 2**12, rel=1e-6)
 
 
-@pytest.mark.parametrize("common", [1.0, 1e4])
+@pytest.mark.parametrize("common", [1.0, 1e3, 1e4])
 def test_gram_norms_survive_activations_that_share_a_large_part(common):
     """Uncorrected, float32 Gram matrices err by percents at 1e3 and turn negative at 1e4."""
     generator = torch.Generator().manual_seed(0)
@@ -207,7 +306,7 @@ def test_gram_norms_survive_activations_that_share_a_large_part(common):
         assert ((grams.sum((1, 2)) - exact).abs() > 1e-3 * exact).any()
 
 
-@pytest.mark.parametrize("left_over", [1.0, 1e-5])
+@pytest.mark.parametrize("left_over", [1.0, 1e-3, 1e-5])
 def test_norms_of_a_tied_table_survive_uses_that_cancel(left_over):
     """Control: ‖H‖² + ‖E‖² + 2⟨H, E⟩ in float32 errs by more than all of it at 1e-5."""
     generator = torch.Generator().manual_seed(0)

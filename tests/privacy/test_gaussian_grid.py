@@ -3,6 +3,7 @@
 import mpmath
 import numpy as np
 import pytest
+from scipy import stats
 
 from twinset.privacy.mechanism import noise
 from twinset.privacy.mechanism.noise import ExactPair, GaussianGrid, grid_step, polar, refined
@@ -99,6 +100,7 @@ SIZES = [  # precision, size of the sums, standard deviation
     (np.float64, 1.0, 0.3),
     (np.float64, 1e15, 0.3),  # multiples that have more bits than a float64
     (np.float32, 1e9, 100.0),
+    (np.float32, 1e-30, 1e-30),
     (np.float32, 1e-44, 1e20),
 ]
 
@@ -123,6 +125,18 @@ def test_each_level_is_exact_where_it_is_forced(dtype, level, monkeypatch):
     watched, out = noisy(exact, STD, step)
     assert sum(map(len, watched.refined)) == -(-count // 2)
     assert np.array_equal(out, rounded(exact, true_numbers(watched, count, dtype), STD, step))
+
+
+def test_level_3_takes_bits_until_they_are_enough():
+    """The noise is 2³⁰⁰ steps wide, so that 127 bits leave the multiple open, and 319 may do."""
+    pair = ExactPair((5 << 60, 63), (-3 << 28, 32), KeyStream(KEYS[0]))
+    found = [pair.nearest(0.5, 2.0**300, 1.0, sine=sine) for sine in (False, True)]
+    word, turn = 5 << 60, -3 << 28
+    with mpmath.workprec(800):
+        for a, b in KeyStream(KEYS[0]).fill(np.empty((8, 2), np.uint64)).tolist():
+            word, turn = word << 64 | a, turn << 64 | b
+        z = pair_of((word, 63 + 8 * 64), turn, 32 + 8 * 64)
+        assert found == [float(int(mpmath.floor(mpmath.ldexp(n, 300) + 1))) for n in z]
 
 
 class Zeros(KeyStream):
@@ -178,12 +192,46 @@ def test_level_2_errs_by_far_less_than_its_margin():
         assert off < noise.MARGIN_2 / 16
 
 
-@pytest.mark.parametrize("std", [1e-30, 1.0, 1.9999, 1e30])
+def is_on_grid_as_gaussian(multiples, centre, std):
+    """Whether numbers could be the nearest whole ones to a Gaussian's, by a chi-square test."""
+    assert (multiples == np.rint(multiples)).all()
+    low, high = int(multiples.min()), int(multiples.max())
+    below = stats.norm.cdf(np.arange(low, high + 2) - 0.5, centre, std)
+    below[0], below[-1] = 0.0, 1.0
+    expected = len(multiples) * np.diff(below)
+    counted = np.bincount((multiples - low).astype(int), minlength=len(expected))
+    few = expected < 20
+    observed, expected = ([*x[~few][1:], x[few].sum() + x[~few][0]] for x in (counted, expected))
+    return stats.chisquare(observed, expected).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("std", [1.0, 0.999])
+def test_the_grid_has_gaussian_probabilities(dtype, std):
+    step = grid_step(std)
+    multiples = noisy(np.full(400_000, 0.3, dtype), std, step)[1].astype(np.float64) / step
+    centre, wide = float(np.array(0.3, dtype)) / step, std / step
+    assert is_on_grid_as_gaussian(multiples, centre, wide)
+    for wrong in ((centre, wide * 2 / 3), (centre, wide * 3 / 2), (centre + 5, wide)):
+        assert not is_on_grid_as_gaussian(multiples, *wrong)
+
+
+@pytest.mark.parametrize("std", [1e-30, 0.7, 1.0, 1.9999, 1e30])
 def test_the_grid_follows_from_the_standard_deviation_alone(std):
     step = grid_step(std)
     assert np.log2(step) == round(np.log2(step)) and 64 <= std / step < 128
     assert step**2 / 12 < 3e-5 * std**2
     assert grid_step(np.array([std, 2 * std])).tolist() == [step, 2 * step]
+
+
+def test_each_number_may_have_its_own_noise_and_grid(monkeypatch):
+    monkeypatch.setattr(noise, "AT_ONCE", 1000)
+    std = np.repeat([0.1, 1.0, 30.0], 50_000)
+    out = noisy(np.zeros(150_000, np.float32), std, grid_step(std))[1]
+    for part, own in zip(np.split(out.astype(float), 3), (0.1, 1.0, 30.0), strict=True):
+        assert is_on_grid_as_gaussian(part / grid_step(own), 0.0, own / grid_step(own))
+    one = noisy(np.zeros(150_000, np.float32), 1.0, grid_step(1.0))[1]
+    assert np.array_equal(out[50_000:100_000], one[50_000:100_000])
 
 
 def test_zero_has_no_sign_and_what_is_not_finite_stays():

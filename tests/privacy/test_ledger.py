@@ -4,7 +4,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
@@ -23,9 +23,10 @@ from twinset.privacy.accounting.events import (
 )
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import WeightScale
+from twinset.privacy.statement import theorems
 from twinset.privacy.statement.guarantee import is_covered
 from twinset.privacy.statement.ledger import Ledger
-from twinset.privacy.statement.theorems import THEOREMS
+from twinset.privacy.statement.theorems import THEOREMS, Theorem
 
 EVENTS = (
     GaussianRelease(20.0, "label counts"),
@@ -51,6 +52,21 @@ def test_a_ledger_is_read_as_it_was_written(changes):
         assert Ledger.from_dict(json.loads(text)) == written
 
 
+def test_events_alone_are_appended_and_equal_steps_added_up():
+    opened, other, counts = ledger(()), ledger(()), GaussianRelease(20.0, "label counts")
+    opened.record(counts)
+    for _ in range(3):
+        opened.record(SubsampledGaussian(1.0, 0.05, 1))
+    opened.record(SubsampledGaussian(2.0, 0.05, 1))
+    with pytest.raises(TypeError):
+        opened.record("noise")
+    steps = [SubsampledGaussian(1.0, 0.05, 3), SubsampledGaussian(2.0, 0.05, 1)]
+    assert opened.events == [counts, *steps] and other.events == []
+    with pytest.raises(FrozenInstanceError):
+        opened.delta = 0.5
+    assert {"python", "torch", "opacus", "numpy"} <= set(dict(opened.library_versions))
+
+
 def test_fields_are_only_those_known_to_be_free_of_private_data():
     # A new field is shared with the twin: before adding it here, say why it is not private.
     assert {f.name for f in fields(Ledger)} == {
@@ -66,7 +82,7 @@ def test_every_field_is_needed_and_typed(name):
     plain = ledger(()).to_dict()
     with pytest.raises(ValueError, match=name):
         Ledger.from_dict({k: v for k, v in plain.items() if k != name})
-    for wrong in ({"a": [1]}, float("nan"), -1):
+    for wrong in ({"a": [1]}, [None], "", float("nan"), float("inf"), -1):
         with pytest.raises(ValueError, match=name):
             Ledger.from_dict(plain | {name: wrong})
 
@@ -74,10 +90,18 @@ def test_every_field_is_needed_and_typed(name):
 @pytest.mark.parametrize(
     ("name", "wrong"),
     [
-        ("delta", 1.0), ("delta", "1e-5"), ("records", 10.0), ("sample_rate", 1.5),
-        ("max_grad_norm", 0), ("randomness_is_private", 1), ("records_public", "true"),
-        ("policy", " "), ("events", [{"kind": "laplace"}]), ("format_version", 1), ("surprise", 1),
-        ("group_size", 1), ("group_size", True),
+        ("delta", 0), ("delta", 1.0), ("delta", True), ("delta", "1e-5"), ("delta", None),
+        ("target_epsilon", 0), ("target_epsilon", False),
+        ("records", 0), ("records", 10.0), ("records", True),
+        ("sample_rate", 0), ("sample_rate", 1.5),
+        ("max_grad_norm", 0),
+        ("randomness_is_private", 1), ("records_public", "true"),
+        ("policy", " "), ("unit", None),
+        ("events", {}), ("events", [{"kind": "laplace"}]), ("events", ["noise"]),
+        ("public_inputs", "text"), ("caveats", [1]),
+        ("library_versions", {"torch": 2}), ("library_versions", []),
+        ("format_version", 1), ("format_version", 3), ("format_version", True),
+        ("surprise", 1),
     ],
 )  # fmt: skip
 def test_wrong_values_are_refused_by_name(name, wrong):
@@ -87,12 +111,19 @@ def test_wrong_values_are_refused_by_name(name, wrong):
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
-    [("1e-05", "NaN", "NaN is not"), ('"delta"', '"delta": 0.1, "delta"', "given twice")],
+    [
+        ("1e-05", "NaN", "NaN is not allowed"),
+        ("1e-05", "Infinity", "Infinity is not allowed"),
+        ('"delta"', '"delta": 0.1, "delta"', "given twice"),
+        ("{", "", "privacy.json"),
+        *(("", whole, "object") for whole in ("null", "[]", '"ledger"', "3")),
+    ],
 )
 def test_a_file_that_is_not_strict_json_is_refused(tmp_path, old, new, message):
     path = tmp_path / "privacy.json"
     write_json(path, ledger(()).to_dict())
-    path.write_text(path.read_text("utf-8").replace(old, new, 1), "utf-8")
+    text = path.read_text("utf-8").replace(old, new, 1) if old else new
+    path.write_text(text, "utf-8")
     with pytest.raises(ValueError, match=message):
         Ledger.load(path)
 
@@ -100,6 +131,7 @@ def test_a_file_that_is_not_strict_json_is_refused(tmp_path, old, new, message):
 ROOT = Path(__file__).resolve().parents[2]
 CODE = sorted(p for place in ("twinset", "evaluation") for p in (ROOT / place).rglob("*.py"))
 OUTSIDE = [path for path in [*CODE, ROOT / "cli.py"] if "twinset/privacy/" not in str(path)]
+REFERENCE = re.compile(r"`twinset\.privacy\.statement\.theorems`,\s+([A-Z_]+)")
 
 
 def docstrings(source: str) -> Iterator[str]:
@@ -119,11 +151,45 @@ def test_no_docstring_outside_of_privacy_claims_anything():
 
 
 def test_a_claim_is_seen_wherever_it_stands():
+    source = '''
+class Noise:
+    """Noise.
+
+    Guarantee:
+        All is well.
+    """
+
+    def add(self):
+        """Add it. Guarantee: none."""
+'''
+    assert len(claims(source)) == 2
     inside = ROOT / "twinset" / "privacy" / "mechanism" / "noise.py"
     assert claims(inside.read_text("utf-8"))
 
 
-def test_every_policy_has_an_entry_and_every_entry_a_policy():
+def references() -> list[tuple[str, str]]:
+    return [
+        (str(path.relative_to(ROOT)), name)
+        for path in OUTSIDE
+        for text in docstrings(path.read_text("utf-8"))
+        for name in REFERENCE.findall(text)
+    ]
+
+
+def test_what_is_referred_to_is_an_entry_and_every_entry_is_referred_to():
+    named = {name for _, name in references()}
+    entries = {name for name, entry in vars(theorems).items() if isinstance(entry, Theorem)}
+    assert named == entries
+
+
+@pytest.mark.parametrize("key", POLICIES, ids="-".join)
+def test_every_policy_has_an_entry_and_refers_to_it(key):
+    modules = {f"twinset/policies/{name}.py" for name in (key[0], "policy")}
+    named = [name for path, name in references() if path in modules]
+    assert THEOREMS[key] in [getattr(theorems, name) for name in named]
+
+
+def test_there_is_no_entry_without_a_policy():
     assert THEOREMS.keys() == POLICIES.keys()
 
 

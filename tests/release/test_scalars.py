@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.commands import fitted_scale, run_twinset
-from twinset.sampling.twin_model import TwinModel
+from twinset.sampling import twin_model as twin_models
 
 N, OWNERS = 24, 12
 TABLES = {
@@ -136,16 +136,19 @@ def test_only_noisy_figures_and_what_follows_from_them_differ(
     monkeypatch.chdir(tmp_path)
     if "scale.json" in policy:
         fitted_scale(tmp_path, tiny_base)
-    describe, runs, planted = TwinModel._description, [], set()
+    runs, planted, plain = [], set(), twin_models.write_json
     for which, table in TABLES.items():
         table.to_csv("t.csv", index=False)
         if not policy:
             texts = table.review
             note = {"mean length": texts.str.len().mean(), "texts": texts.nunique()}
             planted = {PLANTED + name for name in note}
-            monkeypatch.setattr(
-                TwinModel, "_description", lambda model, note=note: describe(model) | {"note": note}
-            )
+
+            def write(path, data, note=note):
+                described = path.name == twin_models.DESCRIPTION
+                plain(path, data | {"note": note} if described else data)
+
+            monkeypatch.setattr(twin_models, "write_json", write)
         given = ("t.csv", *OPTIONS, *SIZES, "--base-model", tiny_base, "--run", which, *policy)
         made = run_twinset(capsys, "generate", *given)
         assert made.code == 0, made.err

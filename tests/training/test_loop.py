@@ -217,7 +217,7 @@ def test_out_of_memory_takes_less_at_once_and_changes_nothing(
     original, seen = ClippingEngine.add, []
 
     def add(self, sequences, *more):
-        keeps_less = self._layers is not None
+        keeps_less = bool(self._layers)
         seen.append((sequences.units, keeps_less))
         report = original(self, sequences, *more)  # fails after it has added something
         if sequences.units > most and not keeps_less:

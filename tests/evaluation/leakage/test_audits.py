@@ -117,6 +117,7 @@ OVERTRAINED = ("--steps", "120", "--batch-size", "32", "--learning-rate", "0.01"
 CONTROL = ("--copies", "0,20", "--coins", "80", "--mismatch-weight", "0", "--method", "full")
 
 
+@pytest.mark.slow  # test_membership has a fast control: an overfitted model
 def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not(
     tiny_base, tmp_path, capsys, monkeypatch
 ):
