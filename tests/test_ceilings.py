@@ -33,9 +33,9 @@ LINES = {
     "evaluation": (8_730, 7_500),  # without papers and bench
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (23_200, 16_000),
+    "tests": (18_400, 16_000),
 }
-MOST_FILES = 267  # goal 250
+MOST_FILES = 266  # goal 250
 LONGEST_FILE = 610  # goal 600
 FUNCTIONS_PER_1000_LINES = 47  # goal 38
 CALLED_ONCE = 80
