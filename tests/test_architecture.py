@@ -250,6 +250,9 @@ def test_start_up_loads_nothing_heavy(statement, unwanted, loaded):
     assert done.stderr.strip() == str(loaded)
 
 
+# -- strings that a source may not hold ------------------------------------------------------------
+
+
 SPEAKS_FLAGS = (
     "twinset.commandline",
     "twinset.models.assets",  # pip's
@@ -258,6 +261,13 @@ SPEAKS_FLAGS = (
 
 
 COMMAND = re.compile(r"`\w[\w.-]* [^`]*`")  # to be typed into a shell: a program's name goes first
+
+
+def text_of(node: ast.AST) -> str:
+    """Return what a string says, with {} where something is put in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) or "{}" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def flags_in(source: str) -> list[str]:
@@ -278,10 +288,3 @@ raise InputError(f"`{name}`: is too few; `twinset sample {run} --rows 5` writes 
 raise InputError("--rows" + "; or (--no-privacy)")
 """
     assert flags_in(planted) == ["raise --rows above {}", "--rows", "; or (--no-privacy)"]
-
-
-def text_of(node: ast.AST) -> str:
-    """Return what a string says, with {} where something is put in."""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(text_of(part) or "{}" for part in node.values)
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
