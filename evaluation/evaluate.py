@@ -30,10 +30,10 @@ from twinset.run.request import Source
 from twinset.run.run_folder import HELD_OUT, SETTINGS
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
-from twinset.table.columns import check_table, choose_columns, with_joined_text
+from twinset.table.columns import facts_of
 from twinset.table.labels import LabelRules
-from twinset.table.read import STDIN, UNNAMED, read_frame, reading_notes, write_frame
-from twinset.table.text_files import Layout
+from twinset.table.read import STDIN, UNNAMED, Layout, read_frame, write_frame
+from twinset.table.records import check_table, choose_columns, with_joined_text
 
 from .fidelity import fidelity
 from .findings import RUNS, Findings
@@ -207,7 +207,7 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
     paths = request.train, request.test
     real = [read_frame(path, layout=request.layout) for path in paths]
     for path, frame in zip(paths, real, strict=True):
-        notes += [f"{path}: {note}" for note in reading_notes(frame)]
+        notes += [f"{path}: {note}" for note in facts_of(frame).notes]
     (train, text, _), (heldout, _, _) = (
         with_joined_text(frame, request.text, list(frame)) for frame in real
     )

@@ -30,7 +30,8 @@ from twinset.sampling.rows import RowGroups, draw_groups
 from twinset.sampling.sampler import Sampler
 from twinset.sampling.twin_model import TwinModel, twin_frame
 from twinset.table.labels import LabelRules
-from twinset.table.records import Records, read_records
+from twinset.table.read import read_frame
+from twinset.table.records import Records, check_reserved, records_from_frame
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template
 from twinset.table.tokenization import prompt_tokens, text_budget
@@ -116,7 +117,8 @@ def read_data(
         InputError: a table cannot be used.
     """
     source = request.source
-    _, records, _ = read_source(source, progress, reserved=reserved)
+    frame, records, _ = read_source(source, progress)
+    check_reserved(records, frame, reserved, source.name)
     schema, template = records.schema, template_of(source, records.schema)
     if source.prompt is None:
         progress.say(SAME_PROMPT.format(template.pattern))
@@ -128,15 +130,16 @@ def read_data(
         order = rng.permutation(len(records))
         held, trained = (take_records(records, places) for places in (order[:many], order[many:]))
         return Data(trained, held, template)
-    held, _ = read_records(
-        request.test,
+    frame = read_frame(request.test, layout=source.layout)
+    held, _ = records_from_frame(
+        frame,
         source.text or schema.text,
         [attribute.name for attribute in schema.attributes],
+        source=request.test,
         drop_empty=source.drop_empty,
-        reserved=reserved,
         rules=source.labels.settled(schema, {}) if source.labels.changes_rows else None,
-        layout=source.layout,
     )
+    check_reserved(held, frame, reserved, request.test)
     if not set(held.labels) <= set(schema.combinations):
         raise InputError(f"`test={request.test}`: has labels that {source.name} lacks")
     tested = take_records(held, rng.permutation(len(held))[:HELD_OUT_ROWS])

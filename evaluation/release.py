@@ -35,13 +35,12 @@ from twinset.run.run_folder import HELD_OUT as HELD_OUT_FILE
 from twinset.run.run_folder import SETTINGS, kept_rows
 from twinset.run.story import read_source
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
-from twinset.table.columns import check_table, choose_columns, text_cells
-from twinset.table.labels import LabelRules, label_cells
-from twinset.table.read import FORMATS, format_of, read_frame, write_frame, written_names
-from twinset.table.records import Records, records_from_frame
+from twinset.table.columns import label_cells, text_cells
+from twinset.table.labels import LabelRules
+from twinset.table.read import FORMATS, Layout, format_of, read_frame, write_frame, written_names
+from twinset.table.records import Records, check_table, choose_columns, records_from_frame
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template
-from twinset.table.text_files import Layout
 
 REAL, REAL_SMALL = "real", "real, no more rows than the twin"
 TWIN, BASELINE, NON_PRIVATE = "twin", "no private data", "non-private twin"

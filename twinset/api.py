@@ -434,7 +434,7 @@ class Twinset:
 
         folder, model = Path(path).resolve(), self.model
         there = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
-        if folder.is_file() or there - listed(folder):
+        if folder.is_file() or there - listed(folder).keys():
             raise InputError(f"{folder}: holds something else than a model; name another folder")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with writing(folder), replacing(folder) as new:
@@ -562,9 +562,9 @@ def _make_source(
     if isinstance(data, Mapping):
         raise InputError(f"a data set with splits: give one of them, {', '.join(map(str, data))}")
     if hasattr(data, "to_pandas"):  # a `datasets.Dataset`, or another library's table
-        from twinset.table.read import dataset_frame
+        from twinset.table.read import read_frame
 
-        data = dataset_frame(data) if hasattr(data, "with_format") else data.to_pandas()
+        data = read_frame(data) if hasattr(data, "with_format") else data.to_pandas()
     if isinstance(data, pd.DataFrame | str | Path):
         if text is not None and not isinstance(text, str):
             raise InputError("`text` names a column here; labels go with texts alone")

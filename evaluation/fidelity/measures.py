@@ -19,8 +19,7 @@ import numpy as np
 import pandas as pd
 
 from twinset.errors import InputError
-from twinset.table.columns import text_cells
-from twinset.table.labels import label_cells
+from twinset.table.columns import label_cells, text_cells
 
 from ..findings import Histogram, Measured, Score
 from ..release import TWIN, Tables

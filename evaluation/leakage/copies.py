@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 
 from twinset.errors import InputError
 from twinset.progress import Progress
-from twinset.table.ngrams import Vocabulary, Words, mixed, rows_sharing_a_run
+from twinset.table.ngrams import Words, mixed, number_words, rows_sharing_a_run
 
 from ..findings import Measured, Score, proportion
 from ..utility.classifiers import encode_tables
@@ -66,10 +66,10 @@ def overlap(
             tables[name] = [texts[i] for i in drawn]
 
     measured: list[Measured] = []
-    vocabulary = Vocabulary()
-    twin = vocabulary.words(twin_texts)
+    vocabulary: dict[str, int] = {}
+    twin = number_words(twin_texts, vocabulary)
     for done, (name, texts) in enumerate(tables.items(), start=1):
-        words = vocabulary.words(texts)
+        words = number_words(texts, vocabulary)
         copies = int(near_duplicates(twin, words).sum())
         near = proportion("near-duplicates", copies, twin.rows, "minimise")
         for score in (*verbatim_scores(twin, words), near):
@@ -105,7 +105,8 @@ def verbatim_scores(twin: Words, other: Words) -> tuple[Score, Score]:
     def count_sharing(length: int) -> int:
         return int(rows_sharing_a_run(twin, other, length).sum())
 
-    n, lengths = twin.rows, range(1, min(twin.longest, other.longest) + 1)
+    longest = min(int(words.left.max(initial=0)) for words in (twin, other))
+    n, lengths = twin.rows, range(1, longest + 1)
     missed = math.floor(n * (1 - 0.025 ** (1 / n)))
     # The longest run that at least so many rows share. Fewer rows share a longer one: bisect.
     value, low = (

@@ -13,10 +13,8 @@ from twinset.bounds import SEEDS, check_options, within
 from twinset.errors import InputError
 from twinset.progress import Progress
 from twinset.sampling.twin_model import TwinModel
-from twinset.table.columns import with_joined_text
-from twinset.table.read import read_frame
-from twinset.table.records import records_from_frame
-from twinset.table.text_files import Layout
+from twinset.table.read import Layout, read_frame
+from twinset.table.records import records_from_frame, with_joined_text
 
 from ..findings import ATTACKED, Findings, Measured
 from ..release import Release

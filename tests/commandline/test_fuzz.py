@@ -29,7 +29,7 @@ from twinset.config import RunConfig
 from twinset.errors import InputError, VerificationError
 from twinset.release.verify import verify
 from twinset.table.read import FORMATS, read_frame, write_frame
-from twinset.table.records import read_records
+from twinset.table.records import records_from_frame
 from twinset.table.templates import load_template
 
 ODD = [10**400, -(10**400), 10**18, -1, 0, 1e308, 5e-324, 1e-155, "", " ", "\x00", None, True, [[]]]
@@ -106,8 +106,8 @@ def damage(path: Path, edits, inside: bool) -> None:
 
 def read_both(name: str) -> None:
     """Read a table with its columns named, and guessed."""
-    settled(lambda: read_records(name, "review", ["label"]))
-    settled(lambda: read_records(name, None, []))
+    settled(lambda: records_from_frame(read_frame(name), "review", ["label"]))
+    settled(lambda: records_from_frame(read_frame(name), None, []))
 
 
 OTHERS = {

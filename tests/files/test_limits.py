@@ -19,7 +19,7 @@ from twinset.errors import first_line
 from twinset.files import limits
 from twinset.pretraining.corpus import read_corpus
 from twinset.table.read import read_frame
-from twinset.table.records import read_records, records_from_frame
+from twinset.table.records import records_from_frame
 from twinset.table.schema import Schema
 from twinset.table.templates import load_template
 
@@ -63,8 +63,8 @@ SMALL_TABLES = {
 @pytest.mark.parametrize(("name", "content", "said"), SMALL_TABLES.values(), ids=SMALL_TABLES)
 def test_small_tables_that_are_large_inside(tmp_path, name, content, said):
     (tmp_path / name).write_text(content())
-    refused(lambda: read_records(tmp_path / name, "review", []), said)
-    refused(lambda: read_frame(tmp_path / name, folder=tmp_path), said)
+    for folder in (None, tmp_path):
+        refused(partial(read_frame, tmp_path / name, folder=folder), said)
 
 
 def test_parquet_that_is_large_inside(tmp_path, monkeypatch):

@@ -93,7 +93,7 @@ def test_the_ways_on_keep_it_out_of_every_file(
 def test_without_the_check_it_reaches_the_card(place, run, monkeypatch):
     """The negative control."""
     monkeypatch.setattr(
-        "twinset.table.records.public_labels",
+        "twinset.table.labels.public_labels",
         lambda column, rules, notes: replace(column, whose=TABLE),
     )
     assert run("generate", *QUICK).code == 0

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.commands import run_python
 from twinset.errors import InputError
-from twinset.files.atomic import JsonLines, write_json, write_text
+from twinset.files.atomic import append_json, write_json, write_text
 from twinset.run.run_folder import RunFolder
 
 
@@ -49,7 +49,7 @@ def test_a_run_appears_whole_at_the_end_and_only_its_owner_enters_it(tmp_path):
         with RunFolder.create(final) as run:
             for part in (run.share, run.model, run.internal):
                 write_json(part / "a.json", {})
-                JsonLines(part / "b.jsonl").append({})
+                append_json(part / "b.jsonl", {})
             assert not final.exists()
             assert run.root == final.with_name(".demo.partial") and mode(run.root) == 0o700
     finally:

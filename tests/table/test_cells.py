@@ -14,7 +14,7 @@ from openpyxl import Workbook
 from tests.helpers.refusals import SECRET, refusal
 from twinset.table import read
 from twinset.table.labels import LabelRules
-from twinset.table.read import dataset_frame, read_frame
+from twinset.table.read import read_frame
 from twinset.table.records import records_from_frame
 
 PRICES = ["3.50", "007", "1e3", "12", "True", "7.0", "0.1"]
@@ -126,7 +126,7 @@ def as_feather(rows, path):
 
 
 def as_dataset(rows, path):
-    return dataset_frame(Dataset.from_list(rows))
+    return read_frame(Dataset.from_list(rows))
 
 
 def as_saved(rows, path):

@@ -24,7 +24,7 @@ def read(messy: Messy, path: Path, folder: Path | None):
 
 @pytest.fixture(autouse=True)
 def few_at_once(monkeypatch):
-    monkeypatch.setattr("twinset.table.arrow_columns.ROWS_AT_ONCE", FEW)
+    monkeypatch.setattr("twinset.table.columns.ROWS_AT_ONCE", FEW)
     # limits that small files reach
     monkeypatch.setattr("twinset.files.limits.INFLATED", 2**20)
     monkeypatch.setattr("twinset.table.other_formats.MOST_SHEET_ROWS", 1000)

@@ -37,7 +37,7 @@ def long_table() -> pd.DataFrame:
 @pytest.fixture
 def few_at_once(monkeypatch):
     """Seven rows a piece, so that sixty are many."""
-    monkeypatch.setattr("twinset.table.arrow_columns.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("twinset.table.columns.ROWS_AT_ONCE", 7)
 
 
 # --- written and read ----------------------------------------------------------------------------

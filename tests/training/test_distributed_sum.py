@@ -28,7 +28,7 @@ from twinset.table.records import Records
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import Template
 from twinset.table.tokenization import TokenisedRecords, tokenise
-from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, Trainer, WrongPrompts
+from twinset.training.clipped_sum import Batch, ClippedSum, Trainer, WrongPrompts
 from twinset.training.distributed import END, DistributedSum, process_group, trainer_of
 from twinset.training.loop import StepContext, opening_message, run_training
 
@@ -63,7 +63,7 @@ def own_sum(config, tokens) -> ClippedSum:
     made = trainer(config)
     engine = ClippingEngine(made.model, NORM, made.execution)
     wrong = WrongPrompts.from_plan(PLAN, config.training)
-    shapes = BatchShapes(config.speed, PLAN.batch_size, tokens.sequences_per_record(wrong.count))
+    shapes = wrong.shapes(tokens, config.speed, PLAN.batch_size)
     return ClippedSum(engine, tokens, wrong, shapes)
 
 

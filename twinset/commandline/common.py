@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from twinset.config.plan import Plan
     from twinset.run.request import OutputPaths, Result, Source
     from twinset.sampling.allocation import RowsRequest
-    from twinset.table.text_files import Layout
+    from twinset.table.read import Layout
 
 Data = Annotated[
     str,
@@ -65,7 +65,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
 
 def layout_of(given: dict[str, Any]) -> Layout:
     """Return how files of real rows are to be read."""
-    from twinset.table.text_files import Layout
+    from twinset.table.read import Layout
 
     return Layout(given.get("encoding"), given.get("delimiter"))
 

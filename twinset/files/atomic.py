@@ -14,6 +14,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -29,33 +30,24 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses into one line.
+def writing(path: Path, only_full_disk: bool = False) -> Iterator[None]:
+    """Turn what the disk refuses into one line, or a full disk alone.
 
     Raises:
         InputError: any `OSError` of the block.
     """
     try:
         yield
-    except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written ({error.strerror or type(error).__name__}); free some disk"
-            " space or choose a folder you may write to"
-        ) from error
-
-
-@contextmanager
-def naming_full_disk(final: Path) -> Iterator[None]:
-    """Turn a full disk into one line, whichever library meets it."""
-    try:
-        yield
     except Exception as error:
-        number = getattr(error, "errno", None)
-        # safetensors raises an error type of its own, with the number in its message
-        if number not in (errno.ENOSPC, errno.EDQUOT) and "(os error 28)" not in str(error):
+        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        # safetensors raises an error of its own, with the number in its message
+        is_full = is_full or "(os error 28)" in str(error)
+        if not is_full and (only_full_disk or not isinstance(error, OSError)):
             raise
+        reason = getattr(error, "strerror", "No space left on device") or type(error).__name__
         raise InputError(
-            f"{final}: the disk is full; free some space or choose a `run` on another disk"
+            f"{path}: cannot be written ({reason}); free some disk space or choose a folder you may"
+            " write to"
         ) from error
 
 
@@ -77,7 +69,8 @@ def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[str]]:
             with open(handle, "w", encoding="utf-8", newline="\n") as file:
                 yield file
                 file.flush()
-                os.fchmod(file.fileno(), _mode(path) if mode is None else mode)
+                usual = path.parent.stat().st_mode & 0o644
+                os.fchmod(file.fileno(), usual if mode is None else mode)
                 os.fsync(file.fileno())  # the content is on disk before the name is
             os.replace(name, path)
         except BaseException:
@@ -97,20 +90,13 @@ def write_json(path: Path, data: Any, mode: int | None = None) -> None:
     write_text(path, text + "\n", mode)
 
 
-class JsonLines:
-    """A file of one JSON object a line. Every line is on disk when `append` returns."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Add one line."""
-        with writing(self.path):
-            mode = _mode(self.path)  # of a new file: an old one keeps its own
-            with open(
-                self.path, "a", encoding="utf-8", opener=lambda p, f: os.open(p, f, mode)
-            ) as f:
-                f.write(json.dumps(row, ensure_ascii=False) + "\n")
+def append_json(path: Path, row: Mapping[str, Any]) -> None:
+    """Add a line of JSON to a file. It is on the disk when this returns."""
+    with writing(path):
+        mode = path.parent.stat().st_mode & 0o644  # of a new file: an old one keeps its own
+        opener = partial(os.open, mode=mode)
+        with open(path, "a", encoding="utf-8", opener=opener) as file:
+            file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
 @contextmanager
@@ -134,21 +120,11 @@ def flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def synced(folder: Path) -> None:
-    """Wait until the files of a folder are safe from a power cut."""
-    for path in folder.iterdir():
-        flush(path)
-
-
 def open_as_folder(folder: Path) -> None:
     """Let whoever may read a folder read its files. Libraries give them modes of their own."""
     for path in folder.iterdir():
         if path.is_file() and not path.is_symlink():
-            path.chmod(_mode(path))
-
-
-def _mode(path: Path) -> int:
-    return path.parent.stat().st_mode & 0o644
+            path.chmod(folder.stat().st_mode & 0o644)
 
 
 # -- checksums -------------------------------------------------------------------------------------
@@ -177,10 +153,10 @@ def has_checksums(folder: Path) -> bool:
 
 def fault(folder: Path) -> str | None:
     """Return what is wrong with a folder that has checksums, or None if nothing is."""
-    hashes = _hashes(folder)
-    if hashes is None:
+    hashes = listed(folder)
+    if not hashes:
         return f"{folder.name}/{CHECKSUMS} is missing or damaged"
-    for name in sorted(hashes):
+    for name in sorted(hashes.keys() - {CHECKSUMS}):
         path = folder / name
         if not path.is_file():
             return f"{folder.name}/{name} is missing"
@@ -189,17 +165,15 @@ def fault(folder: Path) -> str | None:
     return None
 
 
-def listed(folder: Path) -> set[str]:
-    """Return the names of a folder's checksums file and of the files it lists."""
-    hashes = _hashes(folder)
-    return set() if hashes is None else {CHECKSUMS, *hashes}
+def listed(folder: Path) -> dict[str, str]:
+    """Return the hashes of the files that a folder's checksums list. Their own file has none.
 
-
-def _hashes(folder: Path) -> dict[str, str] | None:
+    Without that file, or if it is damaged, nothing is listed.
+    """
     try:
-        return dict(json.loads(read_text(folder / CHECKSUMS)))
+        return {CHECKSUMS: ""} | dict(json.loads(read_text(folder / CHECKSUMS)))
     except (OSError, ValueError, TypeError):
-        return None
+        return {}
 
 
 # -- the cache, and signals ------------------------------------------------------------------------

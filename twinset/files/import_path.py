@@ -58,19 +58,16 @@ def drop_working_folder() -> None:
     os.environ.update(safe_environment())
 
 
-def safe_environment() -> dict[str, str]:
-    """Return the environment for a Python process that does not import from its working folder."""
-    safe = os.environ | {"PYTHONSAFEPATH": "1"}
+def safe_environment(finds_twinset: bool = False) -> dict[str, str]:
+    """Return the environment for a Python process that does not import from its working folder.
+
+    `finds_twinset` is for a process that must find this very twinset, installed or not.
+    """
+    paths = [HOME] * finds_twinset
     if inherited := os.environ.get("PYTHONPATH"):  # empty entries stand for the working folder
-        safe["PYTHONPATH"] = os.pathsep.join(filter(_is_trusted, inherited.split(os.pathsep)))
-    return safe
-
-
-def worker_environment() -> dict[str, str]:
-    """Return the same for a process that must find this very twinset, installed or not."""
-    safe = safe_environment()
-    paths = [HOME, *filter(None, [safe.get("PYTHONPATH")])]
-    return safe | {"PYTHONPATH": os.pathsep.join(paths)}
+        paths += filter(_is_trusted, inherited.split(os.pathsep))
+    safe = os.environ | {"PYTHONSAFEPATH": "1"}
+    return safe | {"PYTHONPATH": os.pathsep.join(paths)} if paths or inherited else safe
 
 
 def _is_trusted(entry: str) -> bool:

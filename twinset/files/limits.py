@@ -44,12 +44,10 @@ def read_text(path: Path, most: int = LARGE) -> str:
 
 
 def check_names(names: Iterable[Any], source: str | Path) -> None:
-    """Refuse a table with more columns, or longer names of them, than a real one has.
-
-    Raises:
-        InputError: it has. The message holds no name.
-    """
+    """Refuse names that occur twice, are too long or too many. The message holds none of them."""
     names = list(names)
+    if len(set(names)) < len(names):
+        raise InputError(f"{source}: two columns have the same name; rename one in the header")
     if len(names) > MOST_COLUMNS:
         raise InputError(
             f"{source}: has more than {MOST_COLUMNS} columns; keep the text, the labels and what "
@@ -64,16 +62,7 @@ def check_names(names: Iterable[Any], source: str | Path) -> None:
 
 
 def check_inflated(inflated: int, size: int, path: Path) -> None:
-    """Refuse a compressed file that inflates beyond all reason.
-
-    Args:
-        inflated: bytes so far, or as the file itself says.
-        size: of the file, in bytes.
-        path: for the message.
-
-    Raises:
-        InputError: it does.
-    """
+    """Refuse a compressed file of `size` bytes that inflates to as many beyond all reason."""
     if inflated > max(INFLATED, RATIO * size):
         raise InputError(
             f"{path}: inflates to more than {RATIO} times its size; decompress it yourself if you "
@@ -81,8 +70,10 @@ def check_inflated(inflated: int, size: int, path: Path) -> None:
         )
 
 
-def inflated(path: Path) -> IO[bytes]:
-    """Open a gzip file for reading, as far as `check_inflated` lets it."""
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file. One that ends in `.gz` is inflated, as far as `check_inflated` lets it."""
+    if not path.name.lower().endswith(".gz"):
+        return path.open("rb")
     return io.BufferedReader(_Inflated(path), 2**17)
 
 
@@ -99,7 +90,3 @@ class _Inflated(io.RawIOBase):
         self._so_far += count
         check_inflated(self._so_far, self._size, self._path)
         return count
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()

@@ -29,10 +29,9 @@ import numpy as np
 
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
-from twinset.table.arrow_columns import LazySequence
-from twinset.table.columns import check_table, show, text_cells
-from twinset.table.labels import label_cells
-from twinset.table.read import read_frame, row_name
+from twinset.table.columns import LazySequence, label_cells, row_name, text_cells
+from twinset.table.read import read_frame
+from twinset.table.records import check_table, show
 
 PLACEHOLDER = "___"
 NOT_PROTECTED = (

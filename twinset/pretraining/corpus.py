@@ -24,8 +24,8 @@ import pandas as pd
 from twinset.bounds import Bounds, check_number
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
-from twinset.files.limits import inflated
-from twinset.table.ngrams import Vocabulary, contained
+from twinset.files.limits import open_bytes
+from twinset.table.ngrams import contained, number_words
 from twinset.table.read import format_of, read_frame
 from twinset.table.templates import fill, placeholders
 
@@ -219,7 +219,7 @@ def paragraphs(file: Path) -> list[str]:
         InputError: the file cannot be read, or is not UTF-8.
     """
     try:
-        with inflated(file) if file.suffix == ".gz" else file.open("rb") as opened:
+        with open_bytes(file) as opened:
             return opened.read().decode().replace("\r\n", "\n").split("\n\n")
     except UnicodeDecodeError:
         raise InputError(f"{file}: is not UTF-8; save it as UTF-8") from None
@@ -231,8 +231,8 @@ def paragraphs(file: Path) -> list[str]:
 
 def find_clean(documents: Sequence[str], guarded: Sequence[str]) -> np.ndarray:
     """Return which documents share nothing with guarded texts: (D,) bool."""
-    vocabulary = Vocabulary()
-    ours, theirs = vocabulary.words(documents), vocabulary.words(guarded)
+    vocabulary: dict[str, int] = {}
+    ours, theirs = number_words(documents, vocabulary), number_words(guarded, vocabulary)
     words = np.bincount(theirs.row, minlength=theirs.rows)  # of each guarded text
     sharing = np.zeros(len(documents), dtype=bool)
     for length in range(SHORTEST, RUN + 1):

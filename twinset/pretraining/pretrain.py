@@ -104,7 +104,7 @@ def pretrain(
             raise InputError(f"{output}: is a finished model; name another folder")
         if not is_new and any(output.iterdir()):
             raise InputError(f"{output}: holds other files; name another folder")
-    with atomic.naming_full_disk(output), atomic.writing(output):
+    with atomic.writing(output):
         try:
             return train_base(corpus, output, work, config, command, progress)
         except InputError:

@@ -23,7 +23,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.release.card import CARD, one_line, read_header, stated_lines, stated_numbers
 from twinset.release.publish import beside
 from twinset.release.share import LEDGER, PAGE, PRIVACY, check_format, claim_to_dict, statement_text
-from twinset.table.read import FORMATS, read_twin
+from twinset.table.read import FORMATS, read_frame
 
 TOLERANCE = 1e-4  # relative. ε differs so much between releases of numpy and scipy.
 WITNESS_TOLERANCE = 0.01  # relative. The witness's own error is up to 1 %, and usually 0.1 %.
@@ -84,7 +84,7 @@ def verify(path: str | Path) -> VerificationReport:
             _check_digest(page, files["page"]["sha256"])
         _check_digest(twin_file, twin["sha256"])
         try:
-            frame = read_twin(twin_file, twin["format"])
+            frame = read_frame(twin_file, written_as=twin["format"])
         except InputError as error:
             raise VerificationError(str(error)) from None
         _expect(len(frame) == twin["rows"], twin_file, f"has {len(frame)} rows, not {twin['rows']}")

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import (
     CHECKSUMS,
-    JsonLines,
+    append_json,
     fault,
     flush,
     write_checksums,
@@ -317,4 +317,4 @@ class Journal:
         return [one for one in found if one.last > one.first]
 
     def _append(self, process: str, first: int, reached: int) -> None:
-        JsonLines(self._path).append({"process": process, "begun": first, "reached": reached})
+        append_json(self._path, {"process": process, "begun": first, "reached": reached})

@@ -19,9 +19,8 @@ from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError
 from twinset.progress import Progress, Silent
 from twinset.table.labels import LabelRules
-from twinset.table.read import FORMATS, STDIN, format_of
+from twinset.table.read import FORMATS, STDIN, Layout, format_of
 from twinset.table.templates import Template
-from twinset.table.text_files import Layout
 
 if TYPE_CHECKING:
     from twinset.config.plan import Plan

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 from twinset.errors import InputError
-from twinset.files.atomic import has_checksums, naming_full_disk, write_json, writing
+from twinset.files.atomic import has_checksums, write_json, writing
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.wording import SPENT
-from twinset.table.arrow_columns import Texts
+from twinset.table.columns import Texts
 from twinset.table.read import write_frame
 from twinset.table.records import Records
 
@@ -181,7 +181,7 @@ class RunFolder:
                     for name, mode in PARTS.items():
                         (partial / name).mkdir(exist_ok=True)
                         (partial / name).chmod(mode)  # mkdir's own mode is subject to the umask
-                with naming_full_disk(final):
+                with writing(final, only_full_disk=True):
                     yield run
                 with writing(final):
                     try:  # until it has taken the older run's place it can still be resumed
@@ -335,7 +335,7 @@ def keep_held_out(internal: Path, held_out: Records) -> None:
     texts = held_out.texts
     assert isinstance(texts, Texts)
     write_frame(twin_frame(held_out.schema, texts, held_out.labels), internal / HELD_OUT)
-    write_json(internal / NUMBERS, {"rows": texts.rows.tolist()})
+    write_json(internal / NUMBERS, {"rows": texts.places.tolist()})
 
 
 def kept_rows(internal: Path) -> list[int]:

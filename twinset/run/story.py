@@ -63,7 +63,7 @@ from twinset.sampling.label_tables import NaiveBayes, TextLengths
 from twinset.sampling.rows import open_row_groups
 from twinset.sampling.tilt_fitting import tilt_towards
 from twinset.sampling.twin_model import TwinModel
-from twinset.table.arrow_columns import Picked
+from twinset.table.columns import Picked
 from twinset.table.read import read_frame
 from twinset.table.records import Records, check_reserved, records_from_frame
 from twinset.table.schema import Combination, Schema
@@ -367,12 +367,12 @@ def judge(run: Run) -> Result:
 
 
 def read_source(
-    source: Source, progress: Progress, folder: Path | None = None, reserved: Sequence[str] = ()
+    source: Source, progress: Progress, folder: Path | None = None
 ) -> tuple[pd.DataFrame, Records, tuple[str, ...]]:
     """Return the private table, its records, and the notes about it that `progress` is notified of.
 
     A folder is private to its owner: a large table is kept there, without a name. Without one the
-    table is in memory. `reserved` are special tokens that no text or label may contain.
+    table is in memory.
 
     Raises:
         InputError: the table cannot be used.
@@ -386,7 +386,6 @@ def read_source(
         source.attributes,
         source=source.name,
         drop_empty=source.drop_empty,
-        reserved=reserved,
         owner=source.owner,
         rules=replace(source.labels, prompt=written_template(source.prompt)),
         strict=source.strict,

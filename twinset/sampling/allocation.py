@@ -11,7 +11,8 @@ from twinset.bounds import check_number
 from twinset.config import ROWS
 from twinset.errors import InputError
 from twinset.privacy.mechanism.counts import proportional_rows
-from twinset.table.read import read_frame, row_name
+from twinset.table.columns import row_name
+from twinset.table.read import read_frame
 from twinset.table.schema import Combination, Schema, read_line, written_line
 
 ROWS_COLUMN = "rows"

@@ -20,7 +20,7 @@ from time import monotonic
 from types import ModuleType
 from typing import Any
 
-from twinset.files.import_path import worker_environment
+from twinset.files.import_path import safe_environment
 
 Draw = Callable[[int], Any]  # number of a group → its rows
 # Number of a group, latest moment to begin → its rows, or None if it is too late.
@@ -63,7 +63,7 @@ def start_workers(load: Callable[[str], Draw], devices: Sequence[str]) -> Iterat
     # code of the working folder. One thread each is enough, see the top.
     main, environment = sys.modules["__main__"], dict(os.environ)
     sys.modules["__main__"] = ModuleType("__main__")
-    os.environ.update(worker_environment() | {"OMP_NUM_THREADS": "1"})
+    os.environ.update(safe_environment(finds_twinset=True) | {"OMP_NUM_THREADS": "1"})
     try:
         # The executor starts a process for each task while no process is idle, and none is before
         # it has a device. So all are started here.

@@ -1,225 +1,364 @@
-"""Which columns of a private table hold texts and labels, and how several are joined into one text.
+"""A table as columns: what its source states, its cells as texts and labels, and their pieces.
 
-Several are joined as `{title}: {body}` says, where no column has that very name. Messages name
-columns and row numbers and never hold a cell. Knows neither what is declared nor what is released.
+Readers of files yield pieces of a table, and `collect_table` joins them. The texts of a large table
+lie in a mapped file. It has no name: no other user can open it, and it is gone with the process.
+
+What a cell is depends on no other cell of its column. A reader that infers types of whole columns
+lets one row change all others: next to "free" the price "3.50" is a text, and without it the
+number 3.5. Then two tables that differ in one record differ in all of them, and no noise on one
+record's part covers that.
 """
 
 from __future__ import annotations
 
 import datetime
+import mmap
 import re
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from decimal import Decimal
-from difflib import get_close_matches
-from numbers import Number
+from itertools import chain, islice
 from pathlib import Path
-from string import Formatter
+from tempfile import TemporaryFile
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from twinset.errors import InputError
-from twinset.files.limits import check_names
-from twinset.table.arrow_columns import Piece, TableReader, Texts, blocks, collect_table, shown
-from twinset.table.labels import label_codes
-from twinset.table.read import facts_of
+from twinset.files.atomic import writing
+from twinset.table.schema import LabelValue, plain
 
-_GUESS_LABELS = 50
-_GUESS_WORDS = 4
-_FIRST = 1000  # cells that a missing header is recognised by
-# What people call a column of labels. One of these is taken however rare some of its values are.
-_LABEL_NAMES = frozenset(
-    "label labels sentiment class category categories stars rating ratings score target topic "
-    "emotion verdict polarity grade".split()
-)
-_SENTENCE = re.compile(r"[.,;!?]\s|[.,;!]$|[，。！？]")
-_WIDE = re.compile("[\u2e80-\ud7af]")
+ROWS_AT_ONCE = 10_000  # of a piece: a few megabytes of texts
+STATED = "twinset: stated by the source"  # key of a table's `attrs`, which hold plain values
+_LARGEST = 2**53  # below it whole numbers are the same as floats
+_TRUTH = {"True": True, "False": False}
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _VISIBLE = re.compile(r"[^\s\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # nor of `CONTROL`
-JOINED = "text"  # what the twin calls joined columns
-_WRITABLE = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
-_ESCAPES = {"\\n": "\n", "\\t": "\t"}  # as a shell leaves them
+_KINDS = {str: pa.large_string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+
+Cell = TypeVar("Cell")
+Piece = tuple[int, Mapping[str, Any]]  # number of rows, and by column its cells: Arrow's or a list
 
 
-def check_table(frame: pd.DataFrame, source: str) -> None:
-    """Refuse a table without rows, or whose columns cannot be named."""
-    check_names(frame.columns, source)
-    if frame.empty:
-        raise InputError(f"{source}: the table has no rows; give a table with records")
-    if not all(isinstance(name, str) for name in frame.columns):
-        raise InputError(f"{source}: column names must be text; rename the columns")
-    if frame.columns.has_duplicates:
-        raise InputError(f"{source}: two columns have the same name; rename one")
+# -- what a source states --------------------------------------------------------------------------
 
 
-def show(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote column names where cells tell that they are names. Number others, and long ones."""
-    verdicts = {verdict for verdict in _header_verdicts(frame).values() if verdict is not None}
-    quoted = [
-        repr(name)
-        if verdicts == {True} and len(name) <= 40 and name.isprintable()
-        else f"number {frame.columns.get_loc(name) + 1}"
-        for name in names[:30]
-    ]
-    plural = "columns" if len(names) > 1 else "column"
-    missing = " (is the header row missing?)" if False in verdicts else ""
-    return f"{plural} {', '.join(quoted)}" + (", …" if len(names) > 30 else "") + missing
+@dataclass
+class RowNumbers:
+    """What a table's rows are called in messages: as a spreadsheet or an editor counts them.
 
+    Args:
+        word: for a row.
+        header: rows before the first one.
+        blank: of each row of the file, header included, whether it holds nothing ("0" or "1").
 
-def _header_verdicts(frame: pd.DataFrame) -> dict[str, bool | None]:
-    """Return for each column whether its name is unlike its first cells. None: they do not tell.
-
-    A record's text in the header's place is a sentence, or as long as most texts are.
+    >>> RowNumbers("row", header=1).name(0)
+    'row 2'
+    >>> RowNumbers("line", blank=bytearray(b"0110")).name(1)
+    'line 4'
     """
-    verdicts: dict[str, bool | None] = {}
-    for name in frame.columns:
-        cells = frame[name].iloc[:_FIRST].dropna().tolist()
-        are_numbers = bool(cells) and all(isinstance(cell, Number | np.bool_) for cell in cells)
-        is_number = re.fullmatch(r"\s*[-+]?[\d_.]+([eE][-+]?\d+)?\s*", name) is not None
-        lengths = [_count_words(cell) for cell in cells if isinstance(cell, str)]
-        own = _count_words(name)
-        if (are_numbers and is_number) or name in map(str, cells):
-            verdicts[name] = False
-        elif sum(lengths) < _GUESS_WORDS * max(1, len(lengths)):
-            verdicts[name] = True if name.strip().casefold() in _LABEL_NAMES else None
-        elif own >= _GUESS_WORDS or _SENTENCE.search(name):
-            verdicts[name] = False
+
+    word: str = "row"
+    header: int = 0
+    blank: bytearray = field(default_factory=bytearray)
+
+    @property
+    def next(self) -> str:
+        """The row after the last one that was counted."""
+        rows = len(self.blank)
+        return "the header" if rows < self.header else f"{self.word} {rows + 1}"
+
+    def name(self, index: int) -> str:
+        """Return what to call a row of the table, by its number from 0."""
+        place = index + self.header
+        if b"1" in self.blank:
+            filled = np.flatnonzero(np.frombuffer(bytes(self.blank), np.uint8) == ord("0"))
+            place = int(filled[place])
+        return f"{self.word} {place + 1}"
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """What the source of a table states of it. Cells say nothing here.
+
+    Args:
+        is_text: cells are of CSV or TSV, where a number is a text that is written as one.
+        is_named_by_rows: column names stood in the rows (JSONL), and in no header that all rows
+            share. Then names, their number and their order are as private as cells.
+        states_types: columns have types of their own, unlike those of CSV, Excel and JSONL.
+        types: by column, its whole numbers and truths in a source that states types. pandas makes
+            other dtypes of these where cells are missing. None: a table that was made in memory.
+        rows: what rows are called in messages.
+        notes: how the table was read, for its owner.
+    """
+
+    is_text: bool = False
+    is_named_by_rows: bool = False
+    states_types: bool = True
+    types: dict[str, str] | None = None
+    rows: RowNumbers = field(default_factory=RowNumbers)
+    notes: Sequence[str] = ()
+
+
+def facts_of(table: pd.DataFrame | pd.Series) -> TableFacts:
+    """Return what the source of a table, or of a column of it, states."""
+    if STATED not in table.attrs:
+        return TableFacts()
+    word, header, blank = table.attrs[STATED]["rows"]
+    rows = RowNumbers(word, header, bytearray(blank.encode()))
+    return TableFacts(**table.attrs[STATED] | {"rows": rows})
+
+
+def row_name(table: pd.DataFrame | pd.Series, index: int) -> str:
+    """Return what to call a row in messages: as a spreadsheet or an editor shows it.
+
+    >>> row_name(pd.DataFrame({"review": ["Good."]}), 0)
+    'row 1'
+    """
+    return facts_of(table).rows.name(index)
+
+
+# -- pieces ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """A table that can be read once, piece by piece.
+
+    Args:
+        pieces: its rows, some at a time.
+        schema: of Arrow, where the source states types.
+        rows: what they are called. Known once the table was read.
+        notes: on how the source is read, for its owner.
+    """
+
+    pieces: Iterator[Piece]
+    schema: pa.Schema | None = None
+    rows: RowNumbers = field(default_factory=RowNumbers)
+    notes: Sequence[str] = ()
+
+
+def collect_table(reader: TableReader, folder: Path | None = None) -> pd.DataFrame:
+    """Return a whole table. With a folder of its owner, later pieces' texts lie on the disk."""
+    schema, total = reader.schema, 0
+    chunks: dict[str, list[Any]] = {} if schema is None else {name: [] for name in schema.names}
+    with ExitStack() as stack:
+        file: IO[bytes] | None = None
+        for rows, columns in reader.pieces:
+            for name in columns:  # a key of JSONL may come late
+                chunks.setdefault(name, [pa.nulls(total)])
+            if folder is not None and total and file is None:
+                with writing(folder):
+                    file = stack.enter_context(TemporaryFile(dir=folder))
+            for name, parts in chunks.items():
+                cells = columns[name] if name in columns else pa.nulls(rows)
+                if isinstance(cells, list):
+                    # Of one plain kind they become Arrow's. What Arrow infers would take 1 and 2.5
+                    # for floats. Objects and whole numbers of more than 64 bits stay as they are.
+                    kinds = set(map(type, cells)) - {type(None)}
+                    with suppress(KeyError, OverflowError, UnicodeError, pa.ArrowException):
+                        if len(kinds) < 2:
+                            cells = pa.array(cells, _KINDS[kinds.pop()] if kinds else pa.null())
+                elif pa.types.is_string(cells.type):
+                    cells = cells.cast(pa.large_string())
+                is_text = isinstance(cells, pa.Array) and pa.types.is_large_string(cells.type)
+                if file is not None and folder is not None and is_text:
+                    # each array is a stream of its own; what stays in memory is where it begins
+                    start, batch = file.tell(), pa.record_batch([cells], ["cells"])
+                    with writing(folder), pa.ipc.new_stream(file, batch.schema) as stream:
+                        stream.write_batch(batch)
+                    cells = start
+                parts.append(cells)
+            total += rows
+        if file is not None and folder is not None and file.tell():
+            with writing(folder):
+                file.flush()
+            # mapped: the system takes the memory back when it needs it
+            pages = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            for parts in chunks.values():
+                for place, part in enumerate(parts):
+                    if isinstance(part, int):
+                        parts[place] = pa.ipc.open_stream(pages.slice(part)).read_all()[0].chunk(0)
+    arrow, mixed = {}, {}
+    for name, parts in chunks.items():
+        kinds = {part.type for part in parts if isinstance(part, pa.Array)} - {pa.null()}
+        if len(kinds) < 2 and all(isinstance(part, pa.Array) for part in parts):
+            kind = kinds.pop() if kinds else pa.null()
+            cast = [part if part.type == kind else part.cast(kind) for part in parts]
+            arrow[name] = pa.chunked_array(cast, kind)
         else:
-            is_short = sum(n <= own for n in lengths) <= len(lengths) / 100
-            verdicts[name] = True if is_short else None
-    return verdicts
+            lists = (part if isinstance(part, list) else part.to_pylist() for part in parts)
+            mixed[name] = list(chain.from_iterable(lists))
+    table = pa.table(arrow, metadata=None if schema is None else schema.metadata)
+    # whole numbers stay such next to a gap, in an object column
+    frame = table.unify_dictionaries().to_pandas(integer_object_nulls=True)
+    if schema is not None:  # all its columns are Arrow's, and one may have become the index
+        return frame
+    for name, cells in mixed.items():
+        # pandas would make floats of all numbers, and a fraction would change whole ones
+        frame[name] = pd.Series(cells, dtype=object)
+    return frame[list(chunks)] if chunks else pd.DataFrame(index=range(total))
 
 
-def _count_words(text: str) -> int:
-    """Return about how many words a text has. Chinese and its like have no spaces between them."""
-    return len(text.split()) + (0 if text.isascii() else len(_WIDE.findall(text)) // 2)
+def blocks(column: Any) -> Iterator[Any]:
+    """Yield a column or a table in pieces, so that few of its cells are Python objects at once."""
+    for start in range(0, len(column), ROWS_AT_ONCE):
+        yield column.iloc[start : start + ROWS_AT_ONCE]
 
 
-def is_partial(name: str, frame: pd.DataFrame) -> bool:
-    """Return whether a name is a JSONL key that some rows lack: it is data, as their cells are."""
-    return facts_of(frame).is_named_by_rows and bool(frame[name].isna().any())
+def some_at_once(cells: Iterable[Cell], length: int | None = None) -> Iterator[list[Cell]]:
+    """Yield all cells in lists of `length`, the last of which may be shorter."""
+    source = iter(cells)
+    while some := list(islice(source, length or ROWS_AT_ONCE)):
+        yield some
 
 
-def show_unchosen(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote names that the owner did not give, but only count keys that some rows lack."""
-    partial = [name for name in names if is_partial(name, frame)]
-    shared = [name for name in names if name not in partial]
-    keys = f"{len(partial)} {'keys' if len(partial) > 1 else 'key'} that not every row has"
-    return " and ".join([show(shared, frame)] * bool(shared) + [keys] * bool(partial))
+# -- cells that are made when they are asked for ---------------------------------------------------
 
 
-def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
-    """Refuse names that no column has."""
-    for name in names:
-        if name not in frame.columns:
-            folded = {column.casefold(): column for column in frame.columns if len(column) <= 100}
-            matches = [folded[match] for match in get_close_matches(name.casefold(), folded, n=2)]
-            close = [match for match in matches if not is_partial(match, frame)]
-            hint = f", did you mean {show(close, frame)}? It" if close else "; it"
-            has = show_unchosen(list(frame.columns), frame)
-            raise InputError(f"{source}: no column {name!r}{hint} has {has}")
+class LazySequence(Sequence[Cell]):
+    """Cells that are made when they are asked for, by `cell` of a number from 0."""
+
+    cell: Callable[[int], Cell]
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self.cell(i) for i in range(*index.indices(len(self)))]
+        return self.cell(index)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
-def choose_columns(
-    frame: pd.DataFrame, text: str | None, attributes: list[str], source: str, notes: list[str]
-) -> tuple[str, list[str]]:
-    """Return the text column and the label columns: as given, or guessed and noted.
+@dataclass(eq=False)
+class Picked(LazySequence[Cell]):
+    """Some items of many.
 
-    A JSONL key that some rows lack is never guessed: its name would leave the house with the twin.
+    Args:
+        items: what has one at each place: a list, or an array of pandas or of Arrow.
+        places: (n,) of those that are meant.
+        change: what each of them is changed by when it is looked at. None: they stay as they are.
 
-    Raises:
-        InputError: there is no such column, or nothing or several to guess.
+    >>> list(Picked("abc", [2, 0, 0]))
+    ['c', 'a', 'a']
     """
-    check_named(frame, ([] if text is None else [text]) + attributes, source)
-    if len(set(attributes)) < len(attributes):
-        raise InputError(f"{source}: an attribute is given twice; give each `attribute` once")
-    if text in attributes:
-        raise InputError(f"{source}: {text!r} is both `text` and `attributes`; choose one of them")
-    if text is None:
-        rest = [name for name in frame.columns if name not in attributes]
-        text = _guess(frame, rest, _looks_like_text, "a column of texts", "`text`", source)
-        notes.append(f"reading texts from {show([text], frame)} (guessed; `text` to change)")
-    if not attributes:
-        rest = [name for name in frame.columns if name != text]
-        # called as labels are: a single one whatever its cells are, of several those of few values
-        named = [name for name in rest if name.strip().casefold() in _LABEL_NAMES]
-        if len(named) > 1:
-            named = [name for name in named if _looks_like_label(frame[name])]
-        fits = (lambda _: True) if named else _looks_like_label
-        label = _guess(frame, named or rest, fits, "a column of labels", "`attributes`", source)
-        attributes = [label]
-        notes.append(
-            f"reading labels from {show([label], frame)} (guessed; `attributes` to change)"
-        )
-    return text, attributes
+
+    items: Any
+    places: Any
+    change: Callable[[Any], Cell] | None = None
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def cell(self, index: int) -> Cell:
+        """Return one item."""
+        found: Cell = self.items[int(self.places[index])]
+        return found if self.change is None else self.change(found)
 
 
-def _guess(
-    frame: pd.DataFrame,
-    names: list[str],
-    fits: Callable[[pd.Series], bool],
-    what: str,
-    option: str,
-    source: str,
-) -> str:
-    """Return the one column that fits. Refuse to guess where there is doubt."""
-    found = [name for name in names if fits(frame[name])]
-    if len(found) == 1 and is_partial(found[0], frame):
-        raise InputError(
-            f"{source}: {show(found, frame)} may be {what}, but not every row has this key; "
-            f"choose it with {option}, which makes its name public"
-        )
-    if len(found) > 1:
-        join = ", or join some: {title}: {body}" if option == "`text`" else ""
-        raise InputError(
-            f"{source}: {show(found, frame)} may each be {what}; choose with {option}{join}"
-        )
-    if not found:
-        choice = show_unchosen(names, frame) if names else "no other column"
-        raise InputError(
-            f"{source}: nothing looks like {what}; choose with {option}. It has {choice}"
-        )
-    # where row 1 seems to be the header, the twin would carry a record's cells as its own names
-    verdicts = _header_verdicts(frame)
-    like_cells = [other for other, verdict in verdicts.items() if verdict is False]
-    if not like_cells and verdicts[found[0]] is None:
-        column = blocks(frame[found[0]])
-        like_cells = found * any(found[0] in set(map(str, cells.tolist())) for cells in column)
-    if like_cells:
-        place = frame.columns.get_loc(like_cells[0]) + 1
-        raise InputError(
-            f"{source}: the name of column number {place} is like one of its values: is the header "
-            f"row missing? Add one, or choose with {option}, which makes a column's name public"
-        )
-    return found[0]
+class Texts(Picked[str]):
+    """Some cells of a column's array, all of them texts. `places` are rising, (n,) from 0."""
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(cells for _, cells in self._blocks())
+
+    def rows_where(self, holds: Callable[[str], bool]) -> list[int]:
+        """Return the table's rows, from 0, of texts of which something holds.
+
+        It must hold of whatever contains such a text, so a block is asked first.
+        """
+        return [
+            row
+            for rows, cells in self._blocks()
+            if holds(" ".join(cells))
+            for row, cell in zip(rows, cells, strict=True)
+            if holds(cell)
+        ]
+
+    def repeats(self) -> int:
+        """Return how many texts occurred before: by 64 bits of each, so one in 10⁷ tables errs."""
+        found = np.fromiter(map(hash, self), np.int64, len(self))
+        return len(found) - len(np.unique(found))
+
+    def _blocks(self) -> Iterator[tuple[list[int], list[str]]]:
+        for start in range(0, len(self), ROWS_AT_ONCE):
+            rows = self.places[start : start + ROWS_AT_ONCE].tolist()
+            # a slice is many times faster than to pick single cells
+            cells = self.items[rows[0] : rows[-1] + 1].tolist()
+            cells = cells if len(cells) == len(rows) else [cells[row - rows[0]] for row in rows]
+            yield rows, cells if self.change is None else list(map(self.change, cells))
 
 
-def _looks_like_text(column: pd.Series) -> bool:
-    """Return whether most cells are strings, mostly distinct, of several words."""
-    are_texts = [isinstance(cell, str) for cells in blocks(column) for cell in cells.tolist()]
-    texts = Texts(column, np.flatnonzero(are_texts))
-    return (
-        len(texts) > len(column) / 2
-        and sum(map(_count_words, texts)) >= _GUESS_WORDS * len(texts)
-        and texts.repeats() < len(texts) / 2
-    )
+# -- what a cell is --------------------------------------------------------------------------------
 
 
-def _looks_like_label(column: pd.Series) -> bool:
-    """Return whether there are 2 to 50 plain values, no dates, in twice as many rows.
+def plain_cell(cell: Any) -> Any:
+    """Return a cell as Python's own number or text: dates by ISO 8601, decimals as numbers.
 
-    However few rows have one of them: that a column is guessed must not depend on one record.
+    >>> plain_cell(Decimal("4.50")), plain_cell(pd.Timestamp("2024-02-29"))
+    (4.5, '2024-02-29')
     """
-    few = next(blocks(column))  # of most columns of texts these tell
-    if column.dtype.kind in "Mm" or few.map(lambda cell: isinstance(cell, datetime.date)).any():
-        return False
-    try:
-        if len(label_codes(few, "").values) > _GUESS_LABELS:
-            return False
-        found = label_codes(column, "")
-    except InputError:
-        return False
-    counts = np.bincount(found.numbers[found.numbers >= 0], minlength=len(found.values))
-    return bool(2 <= len(counts) <= min(_GUESS_LABELS, max(2, counts.sum() / 2)))
+    if isinstance(cell, Decimal):
+        return int(cell) if cell == cell.to_integral_value() else float(cell)
+    if isinstance(cell, datetime.date | datetime.time):
+        return cell.isoformat().removesuffix("T00:00:00")
+    if isinstance(cell, datetime.timedelta):
+        return str(pd.Timedelta(cell).to_pytimedelta())  # also where all of a column are such
+    return cell.item() if isinstance(cell, np.generic) else cell
+
+
+def parse_number(text: str) -> int | float | None:
+    """Return a finite number: a whole one in all its digits, which may be more than a float has.
+
+    >>> parse_number("12"), parse_number("1e3"), parse_number("inf"), parse_number("one")
+    (12, 1000.0, None, None)
+    """
+    for kind in (int, float):
+        with suppress(ValueError):
+            number = kind(text)
+            return number if abs(number) <= sys.float_info.max else None
+    return None
+
+
+def typed(column: pd.Series) -> pd.Series:
+    """Return a column of texts as numbers or booleans, if `plain` makes every cell of it again.
+
+    So whoever shows a cell has what stood in the file, whatever the other cells are.
+
+    >>> [str(typed(pd.Series(c, dtype="str")).dtype) for c in (["7", "12"], ["7", None], ["007"])]
+    ['int64', 'float64', 'str']
+    """
+
+    def read(text: str) -> int | float | bool | None:
+        if text in _TRUTH:
+            return _TRUTH[text]
+        value = parse_number(text) if _NUMBER.fullmatch(text) else None
+        return value if value is not None and plain(value) == text else None
+
+    # most columns are told by their first texts, before all of them are looked up
+    for cells in blocks(column):
+        if any(read(text) is None for text in cells.dropna().unique()):
+            return column
+    numbers, texts = pd.factorize(column)  # (N,) place of each cell in `texts`; -1: a gap
+    values: list[Any] = list(map(read, texts))
+    has_gap, kinds = bool((numbers < 0).any()), set(map(type, values))
+    if not values or (bool in kinds and len(kinds) > 1):
+        return column
+    if bool in kinds:  # with a gap they are objects
+        known = np.array([*values, np.nan], object) if has_gap else np.array(values)
+    elif kinds == {int} and not has_gap and all(abs(value) < 2**63 for value in values):
+        known = np.array(values, np.int64)
+    elif all(type(value) is float or abs(value) <= _LARGEST for value in values):
+        known = np.array([*values, np.nan], np.float64)
+    else:
+        return column
+    return pd.Series(known[numbers], column.index, name=column.name)
 
 
 def has_text(column: pd.Series, place: str) -> np.ndarray:
@@ -239,66 +378,107 @@ def has_text(column: pd.Series, place: str) -> np.ndarray:
 
 def text_cells(column: pd.Series, place: str) -> list[str | None]:
     """Return the texts, None where there is none."""
-    there, cells = has_text(column, place).tolist(), column.tolist()
-    return [cell if is_text else None for cell, is_text in zip(cells, there, strict=True)]
+    pairs = zip(has_text(column, place).tolist(), column.tolist(), strict=True)
+    return [cell if is_text else None for is_text, cell in pairs]
 
 
-def with_joined_text(
-    frame: pd.DataFrame,
-    text: str | None,
-    keep: Sequence[str] = (),
-    source: str = "table",
-    folder: Path | None = None,
-) -> tuple[pd.DataFrame, str | None, list[str]]:
-    """Return a table with the text column that is asked for, its name, and notes for the owner.
+@dataclass(frozen=True)
+class LabelCodes:
+    """The labels of a column, a number each.
 
     Args:
-        frame: the table.
-        text: a column, or a template of columns between braces. None: to be guessed later.
-        keep: joined columns that are needed for themselves.
-        source: what to call the table in messages.
-        folder: private to its owner: texts of a large table are kept on the disk there.
+        numbers: (N,) places in `values`; -1 where there is no label.
+        values: all different, in the order in which they occur.
+    """
+
+    numbers: np.ndarray
+    values: list[LabelValue]
+
+    def of_rows(self, rows: np.ndarray) -> LabelCodes:
+        """Return the labels of rows (n,), which all have one, as if there had been no others."""
+        used, numbers = np.unique(self.numbers[rows], return_inverse=True)
+        values = [self.values[number] for number in used.tolist()]
+        return LabelCodes(numbers.astype(np.int32), values)
+
+    def as_numbers(self) -> LabelCodes:
+        """Return numbers or booleans where all values are texts that are written as such.
+
+        For a set of texts that is public: what becomes of one depends on the others.
+
+        >>> [LabelCodes(np.array([0]), texts).as_numbers().values for texts in (["1.0"], ["01"])]
+        [[1], ['01']]
+        """
+        texts = [value.strip() for value in self.values if isinstance(value, str)]
+        if not texts or len(texts) < len(self.values):
+            return self
+        if {text.lower() for text in texts} <= {"true", "false"}:
+            return LabelCodes(self.numbers, [t.lower() == "true" for t in texts]).as_whole_numbers()
+        found = [parse_number(text) if _NUMBER.fullmatch(text) else None for text in texts]
+        known: list[LabelValue] = [value for value in found if value is not None]
+        is_complete = len(known) == len(texts)
+        return LabelCodes(self.numbers, known).as_whole_numbers() if is_complete else self
+
+    def as_whole_numbers(self, column: pd.Series | None = None) -> LabelCodes:
+        """Return ints where all values are whole numbers, no two of them equal.
+
+        Categories of a column stay as they are.
+        """
+        values: list[Any] = self.values
+        is_category = column is not None and isinstance(column.dtype, pd.CategoricalDtype)
+        if not is_category and all(
+            type(v) is int or (isinstance(v, float) and v.is_integer()) for v in values
+        ):
+            values = [int(value) for value in values]
+        places: dict[LabelValue, int] = {}
+        moved = [places.setdefault(value, len(places)) for value in values]
+        return LabelCodes(np.array([*moved, -1], np.int32)[self.numbers], list(places))
+
+
+def label_codes(column: pd.Series, place: str, as_written: bool = False) -> LabelCodes:
+    """Return plain Python values of one type, each once, and which of them each cell is.
+
+    Whole floats become ints (a column of ints with a gap reaches us as floats). The schema's dtype
+    makes them floats again in the twin where that is what the column holds.
+
+    `as_written`, texts of a file that states no types stay as they are, if all of them are numbers
+    too: where values are declared, none may decide what another is.
 
     Raises:
-        InputError: the template names no column of the table, or one that is not of plain values.
+        InputError: the cells are no labels.
     """
-    if text is None or text in frame.columns or "{" not in text:
-        return frame, text, []
-    for escape, character in _ESCAPES.items():
-        text = text.replace(escape, character)
-    try:
-        parts = list(Formatter().parse(text))
-    except ValueError:
-        parts = []
-    if not any(name for _, name, _, _ in parts) or any(n == "" or s or c for _, n, s, c in parts):
-        raise InputError(
-            "`text`: a template has columns between braces and nothing else there, as in "
-            "{title}: {body}; or name one column"
-        )
-    used = list(dict.fromkeys(name for _, name, _, _ in parts if name is not None))
-    check_named(frame, used, source)
+    parts, known = [np.zeros(0, np.int32)], dict[tuple[type, Any], int]()
+    for cells in blocks(column):
+        if cells.dtype == object:  # 1 and True are equal, and a list cannot be looked up
+            own, found = np.arange(len(cells)), cells.where(cells.notna(), None).tolist()
+        else:
+            own, distinct = pd.factorize(cells)
+            found = distinct.tolist()
+        places = []
+        for value in map(plain_cell, found):
+            if value is None or (isinstance(value, str) and not value.strip()):
+                places.append(-1)
+                continue
+            if type(value) not in (str, int, float, bool):
+                raise InputError(
+                    f"{place} holds neither text, numbers nor booleans; write them as text"
+                )
+            places.append(known.setdefault((type(value), value), len(known)))  # by its type too
+        parts.append(np.array([*places, -1], np.int32)[own])
+    kinds = {kind for kind, _ in known}
+    if len(kinds) > 1 and kinds != {int, float}:
+        raise InputError(f"{place} mixes text, numbers or booleans; make them of one kind")
+    codes = LabelCodes(np.concatenate(parts), [value for _, value in known])
+    if float in kinds:
+        for number, value in enumerate(codes.values):
+            if isinstance(value, float) and not abs(value) <= sys.float_info.max:
+                row = row_name(column, int((codes.numbers == number).argmax()))
+                raise InputError(f"{place}, {row}: the number is infinite; correct it")
+        codes = codes.as_whole_numbers(column)
+    return codes if as_written or not facts_of(column).is_text else codes.as_numbers()
 
-    def pieces() -> Iterator[Piece]:
-        for some in blocks(frame[used]):
-            written = {}
-            for name in used:
-                filled = some[name].astype(object).where(some[name].notna(), None).tolist()
-                if not all(cell is None or isinstance(cell, _WRITABLE) for cell in filled):
-                    raise InputError(
-                        f"{source}: {show([name], frame)} holds lists or objects, which cannot be "
-                        "joined into a text; leave it out of `text`"
-                    )
-                written[name] = ["" if cell is None else shown(cell) for cell in filled]
-            rows = []
-            for row in zip(*written.values(), strict=True):
-                by_name = dict(zip(used, row, strict=True))
-                filled = "".join(f"{lead}{by_name[n] if n else ''}" for lead, n, _, _ in parts)
-                # an empty text where all its parts are blank: its literals say nothing
-                rows.append(filled.strip() if any(map(str.strip, row)) else "")
-            yield len(rows), {JOINED: rows}
 
-    name = JOINED if JOINED in used or JOINED not in frame.columns else f"joined_{JOINED}"
-    column = collect_table(TableReader(pieces()), folder)[JOINED].set_axis(frame.index)
-    rest = frame.drop(columns=[n for n in used if n not in keep or n == name])
-    notes = [f"joining {show(used, frame)} into one, which the twin calls {name!r}"]
-    return rest.assign(**{name: column}), name, notes
+def label_cells(column: pd.Series, place: str) -> list[LabelValue | None]:
+    """Return the labels, None where there is none. See `label_codes`."""
+    found = label_codes(column, place)
+    known: list[LabelValue | None] = [*found.values, None]
+    return [known[number] for number in found.numbers.tolist()]

@@ -1,4 +1,4 @@
-"""Label columns: the label of each cell, which values are public, and what becomes of other rows.
+"""Label columns: which values are public, and what becomes of other rows.
 
 A value that a message shows here becomes public with the twin. Others are known by their rows
 alone. What is declared is compared record by record, so that no record decides for another. What
@@ -7,23 +7,21 @@ is not declared follows from the table, and the ledger says so. Knows no text an
 
 from __future__ import annotations
 
-import math
 import sys
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from twinset.errors import InputError
-from twinset.table.arrow_columns import blocks, numbers_of, plain_cell
-from twinset.table.read import TableFacts, facts_of, row_name
-from twinset.table.schema import CONTROL, LabelValue, Schema
-from twinset.table.templates import PromptFile, plain, worded_values
+from twinset.table.columns import LabelCodes, TableFacts, facts_of, parse_number
+from twinset.table.schema import CONTROL, ORDERED, Attribute, LabelValue, Schema, plain
+from twinset.table.templates import PromptFile, worded_values
 
 # who says what values there are; where the table does, its variants may be merged by their numbers
 OWNER, PROMPT, TABLE, MERGED = "owner", "prompt", "table", "table, merged"
@@ -36,100 +34,11 @@ FEW, FEW_SHARE = 10, 0.01
 FEWER_BY = 4  # a variant has at most one record where the value that it varies has this many
 SHORTEST = 4  # letters of values that one letter may tell apart: "b" and "c" are grades
 MOST_VALUES = 100
-MANY_NUMBERS = 12  # different ones, from which on bins are offered
 MOST_SHOWN = 5  # row numbers
 LONGEST_PROPOSAL, LONGEST_SHOWN = 200, 60  # characters of all values, and of one
+_CONVERTED = ("date", "time", "period", "decimal", "duration")  # dtypes whose values are changed
 _DROP = "`drop_undeclared=True`"
 _MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True`, "
-
-
-@dataclass(frozen=True)
-class LabelCodes:
-    """The labels of a column, a number each.
-
-    Args:
-        numbers: (N,) places in `values`; -1 where there is no label.
-        values: all different, in the order in which they occur.
-    """
-
-    numbers: np.ndarray
-    values: list[LabelValue]
-
-    def of_rows(self, rows: np.ndarray) -> LabelCodes:
-        """Return the labels of rows (n,), which all have one, as if there had been no others."""
-        used, numbers = np.unique(self.numbers[rows], return_inverse=True)
-        values = [self.values[number] for number in used.tolist()]
-        return LabelCodes(numbers.astype(np.int32), values)
-
-    def as_numbers(self) -> LabelCodes:
-        """Return numbers or booleans where all values are texts that are written as such."""
-        values = numbers_of(self.values)
-        return self if values is None else LabelCodes(self.numbers, values).as_whole_numbers()
-
-    def as_whole_numbers(self, column: pd.Series | None = None) -> LabelCodes:
-        """Return ints where all values are whole numbers, no two of them equal.
-
-        Categories of a column stay as they are.
-        """
-        values: list[Any] = self.values
-        is_category = column is not None and isinstance(column.dtype, pd.CategoricalDtype)
-        if not is_category and all(
-            type(v) is int or (isinstance(v, float) and v.is_integer()) for v in values
-        ):
-            values = [int(value) for value in values]
-        places: dict[LabelValue, int] = {}
-        moved = [places.setdefault(value, len(places)) for value in values]
-        return LabelCodes(np.array([*moved, -1], np.int32)[self.numbers], list(places))
-
-
-def label_codes(column: pd.Series, place: str, as_written: bool = False) -> LabelCodes:
-    """Return plain Python values of one type, each once, and which of them each cell is.
-
-    Whole floats become ints (a column of ints with a gap reaches us as floats). The schema's dtype
-    makes them floats again in the twin where that is what the column holds.
-
-    `as_written`, texts of a file that states no types stay as they are, if all of them are numbers
-    too: where values are declared, none may decide what another is.
-
-    Raises:
-        InputError: the cells are no labels.
-    """
-    parts, known = [np.zeros(0, np.int32)], dict[tuple[type, Any], int]()
-    for cells in blocks(column):
-        if cells.dtype == object:  # 1 and True are equal, and a list cannot be looked up
-            own, found = np.arange(len(cells)), cells.where(cells.notna(), None).tolist()
-        else:
-            own, distinct = pd.factorize(cells)
-            found = distinct.tolist()
-        places = []
-        for value in map(plain_cell, found):
-            if value is None or (isinstance(value, str) and not value.strip()):
-                places.append(-1)
-                continue
-            if type(value) not in (str, int, float, bool):
-                raise InputError(
-                    f"{place} holds neither text, numbers nor booleans; write them as text"
-                )
-            places.append(known.setdefault((type(value), value), len(known)))  # by its type too
-        parts.append(np.array([*places, -1], np.int32)[own])
-    kinds = {kind for kind, _ in known}
-    if len(kinds) > 1 and kinds != {int, float}:
-        raise InputError(f"{place} mixes text, numbers or booleans; make them of one kind")
-    codes = LabelCodes(np.concatenate(parts), [value for _, value in known])
-    if float in kinds:
-        for number, value in enumerate(codes.values):
-            if isinstance(value, float) and not math.isfinite(value):
-                row = row_name(column, int((codes.numbers == number).argmax()))
-                raise InputError(f"{place}, {row}: the number is infinite; correct it")
-        codes = codes.as_whole_numbers(column)
-    return codes if as_written or not facts_of(column).is_text else codes.as_numbers()
-
-
-def label_cells(column: pd.Series, place: str) -> list[LabelValue | None]:
-    """Return the labels, None where there is none. See `label_codes`."""
-    found = label_codes(column, place)
-    known: list[LabelValue | None] = [*found.values, None]
-    return [known[number] for number in found.numbers.tolist()]
 
 
 @dataclass(frozen=True)
@@ -161,17 +70,14 @@ class LabelRules:
     def __post_init__(self) -> None:
         """Refuse what could not be meant."""
         largest = sys.float_info.max  # a whole number may be larger, and has no end
-
-        def is_number(value: object) -> bool:
-            return isinstance(value, int | float) and abs(value) <= largest
-
         for option, given in (("labels", self.declared), ("bins", self.bins)):
             lists = given.values() if isinstance(given, Mapping) else (None,)
             if not all(isinstance(each, Collection) for each in lists):
                 raise InputError(f"`{option}`: give a list for each column, by its name")
         for name, values in self.declared.items():
             if isinstance(values, str) or not all(
-                isinstance(v, str) or is_number(v) for v in values
+                isinstance(v, str) or (isinstance(v, int | float) and abs(v) <= largest)
+                for v in values
             ):
                 raise InputError(
                     f"`labels`: give a list of texts, numbers or booleans for {name!r}"
@@ -184,7 +90,10 @@ class LabelRules:
             if len(set(texts)) < len(texts) or not 2 <= len(texts) <= MOST_VALUES:
                 raise InputError(f"`labels`: give 2 to {MOST_VALUES} different values for {name!r}")
         for name, edges in self.bins.items():
-            are_numbers = all(is_number(edge) and not isinstance(edge, bool) for edge in edges)
+            are_numbers = all(
+                isinstance(e, int | float) and not isinstance(e, bool) and abs(e) <= largest
+                for e in edges
+            )
             are_rising = are_numbers and all(a < b for a, b in pairwise(edges))
             if not are_rising or not 3 <= len(edges) <= MOST_VALUES + 1:
                 raise InputError(
@@ -213,9 +122,8 @@ class LabelRules:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON, of all that is not the prompt's."""
-        plain_values = {name: list(values) for name, values in self.declared.items()}
-        edges = {name: list(numbers) for name, numbers in self.bins.items()}
-        return {"declared": plain_values, "bins": edges, "merge": self.merge, "drop": self.drop}
+        declared, bins = ({k: list(v) for k, v in g.items()} for g in (self.declared, self.bins))
+        return {"declared": declared, "bins": bins, "merge": self.merge, "drop": self.drop}
 
 
 @dataclass(frozen=True)
@@ -270,6 +178,9 @@ class LabelColumn:
         return replace(self, codes=codes, rows=rows, owners=owners)
 
 
+# -- what messages say -----------------------------------------------------------------------------
+
+
 def check_number_of_values(codes: LabelCodes, place: str, name: str) -> None:
     """Refuse a column of one value, or of so many that they are no labels.
 
@@ -302,216 +213,9 @@ def proposal(option: str, name: str, values: Sequence[LabelValue]) -> str:
     return f"`{text}`" if is_fit else f"`{option}`"
 
 
-def _listed(values: Sequence[LabelValue]) -> str:
+def _list_values(values: Sequence[LabelValue]) -> str:
     """Name values that are public."""
     return ", ".join(repr(value)[:LONGEST_SHOWN] for value in values)
-
-
-def _folded(value: str) -> str:
-    return " ".join(value.split()).casefold()
-
-
-def nearest(value: str, among: Sequence[str]) -> str | None:
-    """Return the one value that differs by case and blanks alone, else by one letter.
-
-    >>> nearest(" Postive", ["positive", "negative"]), nearest("1 star", ["2 stars", "3 stars"])
-    ('positive', None)
-    """
-
-    def one_letter_apart(one: str, other: str) -> bool:
-        """Return whether one letter is missing, added or another. Digits tell values apart."""
-        short, long = sorted((one, other), key=len)
-        if len(short) < SHORTEST or len(long) - len(short) > 1:
-            return False
-        pairs = enumerate(zip(short, long, strict=False))
-        at = next((i for i, (a, b) in pairs if a != b), len(short))
-        replaced = len(short) == len(long)
-        changed = short[at : at + replaced] + long[at : at + 1]
-        return changed.isalpha() and short[at + replaced :] == long[at + 1 :]
-
-    own = _folded(value)
-    for alike in (str.__eq__, one_letter_apart):
-        found = [other for other in among if alike(own, _folded(other))]
-        if found:
-            return found[0] if len(found) == 1 else None
-    return None
-
-
-def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> LabelColumn:
-    """Settle which values of a column are public, and which of them each row has.
-
-    The values that become public are among the notes for the owner, and no others.
-
-    Raises:
-        InputError: a row's value is not declared, or nothing is and a value is rare.
-    """
-    name, found = column.name, column.codes.values
-    if name in rules.bins:
-        edges, places = rules.bins[name], []
-        # what bins are called: spreadsheets take "3-5" for a date
-        bins: list[LabelValue] = [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
-        for value in found:
-            number = _read(value, float)
-            is_in = number is not None and edges[0] <= number <= edges[-1]
-            # the first bin has both its ends
-            places.append(max(0, bisect_left(edges, number) - 1) if is_in else -1)
-        return _declare(column, bins, places, "bins", rules, notes)
-    if name in rules.declared:
-        values = _as_in_column(rules.declared[name], column)
-        places = _places(found, values, rules.merge)
-        settled = _declare(column, values, places, "labels", rules, notes)
-        return replace(settled, whose=rules.whose.get(name, OWNER))
-    if rules.prompt is not None:
-        pairs = zip(found, column.holders()[1], strict=True)
-        common = {plain(value) for value, is_rare in pairs if not is_rare}
-        if worded := worded_values(rules.prompt, name, common):
-            values = _as_in_column(worded, column)
-            places = _places(found, values, False)
-            return _declare(column, values, places, "prompt", rules, notes)
-    return _take_from_table(column, rules.merge, notes)
-
-
-def _declare(
-    column: LabelColumn,
-    values: Sequence[LabelValue],
-    places: Sequence[int],
-    declared_by: str,
-    rules: LabelRules,
-    notes: list[str],
-) -> LabelColumn:
-    """Return a column whose labels are places of public values.
-
-    `places` says which of `values` each value is that the column has; -1: none of them.
-    """
-    numbers = np.array(places, np.int32)[column.codes.numbers]
-    out = numbers < 0
-    # which words are meant follows from the table: where they left rows out, so would a record
-    drops = rules.drop and declared_by != "prompt"
-    if out.any() and (not drops or out.all()):
-        remedy = f"or declare with `labels` what is public and leave others out with {_DROP}"
-        if declared_by != "prompt":
-            merge = "" if rules.merge or declared_by == "bins" else _MERGE
-            remedy = f"declare what is public, {merge}or leave these rows out with {_DROP}"
-        raise InputError(
-            f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
-            f"{len(out)} rows ({column.name_rows(out)}); correct these cells, {remedy}"
-        )
-    if out.any():
-        notes.append(
-            f"leaving out {out.sum()} of {len(out)} rows, whose {column.shown} has no value that "
-            f"`{declared_by}` declares"
-        )
-    if declared_by == "labels" and rules.merge:
-        _note_merged(column, [values[place] if place >= 0 else None for place in places], notes)
-    used = set(np.unique(numbers).tolist())
-    if unused := [value for number, value in enumerate(values) if number not in used]:
-        notes.append(
-            f"no row has {_listed(unused)} of {column.shown}, which `{declared_by}` "
-            "declares: the twin may have rows of it, as how many there are is counted with noise"
-        )
-    whose = PROMPT if declared_by == "prompt" else OWNER
-    return replace(column, codes=LabelCodes(numbers, list(values)), whose=whose)
-
-
-def _as_in_column(values: Sequence[LabelValue], column: LabelColumn) -> list[LabelValue]:
-    """Return declared values in the type that the column's values have.
-
-    Where no source states it, it follows from the declared values alone.
-    """
-    kind: type = type(column.codes.values[0])
-    if not column.facts.states_types and not column.facts.is_named_by_rows:  # JSON has types
-        kind = next(k for k in (bool, float, str) if all(_read(v, k) is not None for v in values))
-    elif kind not in (bool, str):
-        kind = float
-    known = [value for value in (_read(each, kind) for each in values) if value is not None]
-    if len(set(known)) < len(values):
-        what = {bool: "booleans", float: "numbers", str: "texts"}[kind]
-        raise InputError(f"`labels`: {column.shown} holds {what}; declare different {what} for it")
-    if kind is not float:
-        return known
-    is_whole = all(float(value).is_integer() for value in known)
-    return [int(value) if is_whole else float(value) for value in known]
-
-
-def _read(value: LabelValue, kind: type) -> Any:
-    """Return a value as one of a kind. None where it is none, or no finite number."""
-    text = plain(value)
-    if kind is not float:
-        return text if kind is str else {"true": True, "false": False}.get(text.lower())
-    try:
-        number = float(text)
-        if not math.isfinite(number):
-            return None
-    except ValueError:
-        return None
-    with suppress(ValueError):
-        return int(text)  # in all its digits, which may be more than a float has
-    return number
-
-
-def _places(found: Sequence[LabelValue], values: Sequence[LabelValue], merge: bool) -> list[int]:
-    """Return which of the public values each found one is, record by record alike; -1: none."""
-    place = {value: number for number, value in enumerate(values)}
-    kind = next((type(value) for value in values if type(value) in (bool, str)), float)
-    texts = [value for value in values if isinstance(value, str)]
-    places = []
-    for value in found:
-        read = _read(value, kind)
-        near = nearest(plain(value), texts) if merge and read not in place else None
-        places.append(place.get(read if near is None else near, -1))
-    return places
-
-
-def _take_from_table(column: LabelColumn, merge: bool, notes: list[str]) -> LabelColumn:
-    """Return all values as public, unless one is rare. What kind they are follows from them all."""
-    if column.facts.is_text:
-        column = replace(column, codes=column.codes.as_numbers())
-    check_number_of_values(column.codes, column.place, column.name)
-    values, (held, is_rare) = column.codes.values, column.holders()
-    place = {value: n for n, value in enumerate(values)}
-
-    def is_slip(variant: int, of: int) -> bool:
-        return bool(held[variant] < FEW and held[variant] * FEWER_BY <= held[of])
-
-    kept: list[str] = []
-    variants: dict[int, int] = {}  # which value another is a variant of: the more frequent one
-    for n in sorted(range(len(values)), key=lambda n: (-held[n], plain(values[n]))):
-        value = values[n]
-        if isinstance(value, str):
-            near = nearest(value, kept)
-            if near is not None and (_folded(near) == _folded(value) or is_slip(n, place[near])):
-                variants[n] = place[near]
-            else:
-                kept.append(value)
-    if merge and variants:
-        into = [variants.get(n, n) for n in range(len(values))]
-        _note_merged(column, [values[n] for n in into], notes)
-        numbers = np.array(into, np.int32)[column.codes.numbers]
-        merged = LabelCodes(numbers, values).of_rows(np.arange(len(numbers)))
-        column, variants = replace(column, codes=merged), {}
-        values, (_, is_rare) = merged.values, column.holders()
-    rare = set(np.flatnonzero(is_rare).tolist())
-    rare |= {n for n, other in variants.items() if is_slip(n, other)}
-    if rare:  # where they are and what to do is said, but none of them is shown
-        common = sorted(value for n, value in enumerate(values) if n not in rare)
-        rows = column.name_rows(np.isin(column.codes.numbers, list(rare)))
-        who = "records" if column.owners is None else "owners"
-        several = "values that too few" if len(rare) > 1 else "a value that too few"
-        raise InputError(
-            f"{column.place} has {several} {who} hold to become public ({rows}); correct these "
-            f"cells, {_MERGE if variants else ''}or declare all that is public with "
-            f"{proposal('labels', column.name, common)} and leave other rows out with {_DROP}"
-        )
-    ordered, bins = sorted(values), ""  # the order in the table would tell of its first rows
-    if len(ordered) >= MANY_NUMBERS and not isinstance(ordered[0], str | bool):
-        edges = [ordered[0], ordered[len(ordered) // 2], ordered[-1]]
-        offer = proposal("bins", column.name, edges)
-        bins = f", and {offer} would cut these numbers into two labels"
-    notes.append(
-        f"the values of {column.shown} become public as the table has them: "
-        f"{_listed(ordered)}; `labels` declares them instead{bins}"
-    )
-    return replace(column, whose=MERGED if merge else TABLE)
 
 
 def _note_merged(column: LabelColumn, into: Sequence[LabelValue | None], notes: list[str]) -> None:
@@ -523,5 +227,254 @@ def _note_merged(column: LabelColumn, into: Sequence[LabelValue | None], notes: 
         targets = sorted({str(into[n]) for n in moved})
         notes.append(
             f"merging {len(moved)} value{'s' if len(moved) > 1 else ''} of {column.shown}, in "
-            f"{rows}, into {_listed(targets)}"
+            f"{rows}, into {_list_values(targets)}"
         )
+
+
+# -- which values are public -----------------------------------------------------------------------
+
+
+def nearest(value: str, among: Sequence[str]) -> str | None:
+    """Return the one value that differs by case and blanks alone, else by one letter.
+
+    A letter is missing, added or another. Digits tell values apart.
+
+    >>> nearest(" Postive", ["positive", "negative"]), nearest("1 star", ["2 stars", "3 stars"])
+    ('positive', None)
+    """
+    own, same, near = _fold(value), [], []
+    for other in among:
+        folded = _fold(other)
+        if folded == own:
+            same.append(other)
+        short, long = sorted((own, folded), key=len)
+        if len(short) < SHORTEST or len(long) - len(short) > 1:
+            continue
+        at, replaced = len(commonprefix([short, long])), len(short) == len(long)
+        changed = short[at : at + replaced] + long[at : at + 1]
+        if changed.isalpha() and short[at + replaced :] == long[at + 1 :]:
+            near.append(other)
+    found = same or near
+    return found[0] if len(found) == 1 else None
+
+
+def _fold(value: str) -> str:
+    return " ".join(value.split()).casefold()
+
+
+def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> LabelColumn:
+    """Settle which values of a column are public, and which of them each row has.
+
+    The values that become public are among the notes for the owner, and no others.
+
+    Raises:
+        InputError: a row's value is not declared, or nothing is and a value is rare.
+    """
+    name, found = column.name, column.codes.values
+    declared_by, whose, merge = "labels", rules.whose.get(name, OWNER), rules.merge
+    values: list[LabelValue] = []
+    if name in rules.bins:
+        declared_by, whose, merge, edges, places = "bins", OWNER, False, rules.bins[name], []
+        # what bins are called: spreadsheets take "3-5" for a date
+        values += [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
+        for value in found:
+            number = parse_number(plain(value))
+            is_in = number is not None and edges[0] <= number <= edges[-1]
+            # the first bin has both its ends
+            places.append(max(0, bisect_left(edges, number) - 1) if is_in else -1)
+    else:
+        given = rules.declared.get(name)
+        if given is None and rules.prompt is not None:
+            pairs = zip(found, column.holders()[1], strict=True)
+            common = {plain(value) for value, is_rare in pairs if not is_rare}
+            given = worded_values(rules.prompt, name, common)
+            declared_by, whose, merge = "prompt", PROMPT, False
+        if not given:
+            return _take_from_table(column, rules.merge, notes)
+        values, places = _match_declared(given, column, merge)
+
+    numbers = np.array(places, np.int32)[column.codes.numbers]  # (n,) places of public values
+    out = numbers < 0
+    # which words are meant follows from the table: where they left rows out, so would a record
+    drops = rules.drop and declared_by != "prompt"
+    if out.any() and (not drops or out.all()):
+        remedy = f"or declare with `labels` what is public and leave others out with {_DROP}"
+        if declared_by != "prompt":
+            offer = "" if rules.merge or declared_by == "bins" else _MERGE
+            remedy = f"declare what is public, {offer}or leave these rows out with {_DROP}"
+        raise InputError(
+            f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
+            f"{len(out)} rows ({column.name_rows(out)}); correct these cells, {remedy}"
+        )
+    if out.any():
+        notes.append(
+            f"leaving out {out.sum()} of {len(out)} rows, whose {column.shown} has no value that "
+            f"`{declared_by}` declares"
+        )
+    if merge:
+        _note_merged(column, [values[place] if place >= 0 else None for place in places], notes)
+    used = set(np.unique(numbers).tolist())
+    if unused := [value for number, value in enumerate(values) if number not in used]:
+        notes.append(
+            f"no row has {_list_values(unused)} of {column.shown}, which `{declared_by}` "
+            "declares: the twin may have rows of it, as how many there are is counted with noise"
+        )
+    return replace(column, codes=LabelCodes(numbers, values), whose=whose)
+
+
+def _match_declared(
+    given: Sequence[LabelValue], column: LabelColumn, merge: bool
+) -> tuple[list[LabelValue], list[int]]:
+    """Return declared values as the column has them, and which each of its own is; -1: none.
+
+    Where no source states a type, it follows from the declared values alone. Each value of the
+    column is compared by itself: no record decides for another.
+    """
+
+    def read(value: LabelValue, kind: type) -> Any:
+        """Return a value as one of a kind. None where it is none, or no finite number."""
+        text = plain(value)
+        if kind is str:
+            return text
+        return (
+            {"true": True, "false": False}.get(text.lower()) if kind is bool else parse_number(text)
+        )
+
+    kind: type = type(column.codes.values[0])
+    if not column.facts.states_types and not column.facts.is_named_by_rows:  # JSON has types
+        kind = next(k for k in (bool, float, str) if all(read(v, k) is not None for v in given))
+    elif kind not in (bool, str):
+        kind = float
+    values = [value for value in (read(each, kind) for each in given) if value is not None]
+    if len(set(values)) < len(given):
+        what = {bool: "booleans", float: "numbers", str: "texts"}[kind]
+        raise InputError(f"`labels`: {column.shown} holds {what}; declare different {what} for it")
+    if kind is float:
+        is_whole = all(float(value).is_integer() for value in values)
+        values = [int(value) if is_whole else float(value) for value in values]
+    place, places = {value: number for number, value in enumerate(values)}, []
+    for value in column.codes.values:
+        known = read(value, kind)
+        if merge and kind is str and known not in place:
+            near = nearest(known, values)
+            known = known if near is None else near
+        places.append(place.get(known, -1))
+    return values, places
+
+
+def _take_from_table(column: LabelColumn, merge: bool, notes: list[str]) -> LabelColumn:
+    """Return all values as public, unless one is rare. What kind they are follows from them all."""
+    if column.facts.is_text:
+        column = replace(column, codes=column.codes.as_numbers())
+    check_number_of_values(column.codes, column.place, column.name)
+    values, (held, is_rare) = column.codes.values, column.holders()
+    place, kept = {value: n for n, value in enumerate(values)}, list[str]()
+    variants: dict[int, int] = {}  # which value another is a variant of: the more frequent one
+    slips: set[int] = set()  # those of them that few records hold
+    for n in sorted(range(len(values)), key=lambda n: (-held[n], plain(values[n]))):
+        value = values[n]
+        if not isinstance(value, str):
+            continue
+        near = nearest(value, kept)
+        if near is not None and held[n] < FEW and held[n] * FEWER_BY <= held[place[near]]:
+            slips.add(n)
+        if near is not None and (n in slips or _fold(near) == _fold(value)):
+            variants[n] = place[near]
+        else:
+            kept.append(value)
+    if merge and variants:
+        into = [variants.get(n, n) for n in range(len(values))]
+        _note_merged(column, [values[n] for n in into], notes)
+        numbers = np.array(into, np.int32)[column.codes.numbers]
+        merged = LabelCodes(numbers, values).of_rows(np.arange(len(numbers)))
+        column, variants, slips = replace(column, codes=merged), {}, set()
+        values, (_, is_rare) = merged.values, column.holders()
+    if rare := slips | set(np.flatnonzero(is_rare).tolist()):
+        # where they are and what to do is said, but none of them is shown
+        common = sorted(value for n, value in enumerate(values) if n not in rare)
+        rows = column.name_rows(np.isin(column.codes.numbers, list(rare)))
+        who = "records" if column.owners is None else "owners"
+        several = "values that too few" if len(rare) > 1 else "a value that too few"
+        raise InputError(
+            f"{column.place} has {several} {who} hold to become public ({rows}); correct these "
+            f"cells, {_MERGE if variants else ''}or declare all that is public with "
+            f"{proposal('labels', column.name, common)} and leave other rows out with {_DROP}"
+        )
+    notes.append(  # sorted: the order in the table would tell of its first rows
+        f"the values of {column.shown} become public as the table has them: "
+        f"{_list_values(sorted(values))}; `labels` declares them instead"
+    )
+    return replace(column, whose=MERGED if merge else TABLE)
+
+
+def settle_labels(
+    columns: Sequence[LabelColumn],
+    frame: pd.DataFrame,
+    rules: LabelRules,
+    source: str,
+    notes: list[str],
+) -> tuple[list[LabelColumn], np.ndarray]:
+    """Return each column with its public labels, of rows that have one, and (n,) which these are.
+
+    What is not declared is looked at in the rows that are left, as if there were no others: a value
+    may be rare in them alone, and all of theirs may be whole numbers.
+    """
+    for name in rules.names:  # a declaration that would do nothing
+        if name not in [column.name for column in columns]:
+            option = "labels" if name in rules.declared else "bins"
+            raise InputError(f"`{option}`: {name!r} is no label column; add it to `attributes`")
+    declared = {c.name: public_labels(c, rules, notes) for c in columns if c.name in rules.names}
+    has_all = np.ones(len(columns[0].rows), bool)
+    for column in declared.values():
+        has_all &= column.codes.numbers >= 0
+    kept, settled = np.flatnonzero(has_all), []
+    if not len(kept):
+        raise InputError(f"{source}: no row has declared values of all its labels; check `labels`")
+    for column in columns:
+        if column.name in declared:  # all declared values stay
+            codes = declared[column.name].codes
+            codes = replace(codes, numbers=codes.numbers[kept])
+            settled.append(replace(declared[column.name], codes=codes))
+        else:
+            column = column.of_rows(kept)
+            codes = column.codes.as_whole_numbers(frame[column.name])
+            settled.append(public_labels(replace(column, codes=codes), rules, notes))
+    return settled, kept
+
+
+def attribute_of(column: LabelColumn, cells: pd.Series, rules: LabelRules | None) -> Attribute:
+    """Return what of a label column is released: its values, their order and its dtype.
+
+    `column` has the rows that are taken, `cells` are all of the table's.
+    """
+    values = tuple(column.codes.values)
+    if column.whose not in (OWNER, PROMPT):
+        found = column.codes.of_rows(np.arange(len(column.codes.numbers)))
+        check_number_of_values(found, column.place, column.name)
+        is_ordered = dtype_name(cells, values) == ORDERED
+        order = cells.cat.categories.tolist() if is_ordered else sorted(found.values)
+        values = tuple(value for value in order if value in set(found.values))
+    elif rules is not None and column.name in rules.bins:
+        return Attribute(column.name, str(pd.Series(values).dtype), values)
+    return Attribute(column.name, dtype_name(cells, values), values)
+
+
+def dtype_name(column: pd.Series, values: Sequence[LabelValue]) -> str:
+    """Return the dtype of a twin's column: as stated, or what the public values alone have.
+
+    Where nothing states it (CSV, TSV, Excel, JSONL), it follows from all cells, and tells of single
+    ones: 1 and 2 are int64, and float64 where one row has a gap. A gap does the same to whole
+    numbers of Parquet, whose file states them, and to those of a table in memory, where nothing
+    does. A number makes objects of its texts.
+    """
+    if isinstance(column.dtype, pd.CategoricalDtype) and column.dtype.ordered:
+        return ORDERED
+    facts, stated = facts_of(column), str(column.dtype)
+    own = str(pd.Series(list(values)).dtype)
+    if not facts.states_types:
+        return own
+    if stated in ("float64", "object"):
+        stated = "" if facts.types is None else facts.types.get(str(column.name), stated)
+    if not stated or stated.startswith(_CONVERTED) or (stated == "object" and own != "str"):
+        return own
+    return stated

@@ -8,10 +8,9 @@ is found with probability 5·10⁻⁶. No text is kept behind the codes.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain
 
 import numpy as np
 
@@ -50,11 +49,6 @@ class Words:
     left: np.ndarray
     rows: int
 
-    @property
-    def longest(self) -> int:
-        """Words of the longest row."""
-        return int(self.left.max(initial=0))
-
     def runs(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Return codes and rows of all runs of so many words; none leaves its row."""
         codes, width = self.codes, 1
@@ -66,24 +60,18 @@ class Words:
         return codes[whole], self.row[: len(codes)][whole]
 
 
-class Vocabulary:
-    """Numbers words; tables to be compared must share one."""
-
-    def __init__(self) -> None:
-        self._numbers: defaultdict[str, int] = defaultdict(count().__next__)
-
-    def words(self, texts: Sequence[str]) -> Words:
-        """Return the words of texts."""
-        numbered = []
-        for text in texts:
-            words = words_of(text)
-            found = map(self._numbers.__getitem__, words)
-            numbered.append(np.fromiter(found, np.uint32, len(words)))
-        lengths = np.fromiter(map(len, numbered), np.int64, len(numbered))
-        numbers = np.fromiter(chain.from_iterable(numbered), np.uint64, int(lengths.sum()))
-        row = np.repeat(np.arange(len(numbered), dtype=np.int32), lengths)
-        left = np.repeat(lengths.cumsum(), lengths) - np.arange(len(row))
-        return Words(mixed(numbers), row, left.astype(np.int32), len(numbered))
+def number_words(texts: Sequence[str], vocabulary: dict[str, int]) -> Words:
+    """Return the words of texts. Tables to be compared share a vocabulary, to which it adds."""
+    numbered = []
+    for text in texts:
+        words = words_of(text)
+        found = (vocabulary.setdefault(word, len(vocabulary)) for word in words)
+        numbered.append(np.fromiter(found, np.uint32, len(words)))
+    lengths = np.fromiter(map(len, numbered), np.int64, len(numbered))
+    numbers = np.fromiter(chain.from_iterable(numbered), np.uint64, int(lengths.sum()))
+    row = np.repeat(np.arange(len(numbered), dtype=np.int32), lengths)
+    left = np.repeat(lengths.cumsum(), lengths) - np.arange(len(row))
+    return Words(mixed(numbers), row, left.astype(np.int32), len(numbered))
 
 
 def mixed(codes: np.ndarray) -> np.ndarray:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
+from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from zipfile import ZipFile
 
 import pyarrow as pa
@@ -28,8 +29,8 @@ from twinset.files.limits import (
     check_inflated,
     check_names,
 )
-from twinset.table import arrow_columns
-from twinset.table.arrow_columns import Piece, RowNumbers, TableReader, some_at_once
+from twinset.table import columns
+from twinset.table.columns import Piece, RowNumbers, TableReader
 
 _MAGIC = b"ARROW1\0\0"  # before the stream, in Feather
 _ERRORS = {"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!"}  # of formulas
@@ -48,35 +49,20 @@ def _one_line(message: str) -> Iterator[None]:
         raise InputError(message) from None
 
 
-def read_parquet(path: Path) -> TableReader:
-    """Return a reader of Parquet."""
-    message = f"{path}: not a readable Parquet file; write it again"
-
-    def pieces() -> Iterator[Piece]:
-        with open(path, "rb") as raw, _one_line(message):
-            # a buffer: else a whole group of rows is read, which may be all of them
-            file = pq.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)
-            for batch in file.iter_batches(arrow_columns.ROWS_AT_ONCE, use_threads=False):
-                yield _arrow_piece(batch)
-
-    # a handle: from a path pyarrow also reads "name=value/"
-    with open(path, "rb") as raw, _one_line(message):
-        file = pq.ParquetFile(raw)
-        found = file.metadata
-        check_names(range(found.num_columns), path)
-        schema = _checked_schema(file.schema_arrow, path)
-        # Notes of pandas in the file may be no notes. They make this raise, not a later step.
-        schema.empty_table().to_pandas()
-        groups = (found.row_group(number) for number in range(found.num_row_groups))
-        _check_sizes(sum(group.total_byte_size for group in groups), found.num_rows, path)
-    return TableReader(pieces(), schema)
+# -- Arrow's own formats ---------------------------------------------------------------------------
 
 
-def _checked_schema(schema: pa.Schema, source: str | Path) -> pa.Schema:
-    check_names(schema.names, source)
-    if len(set(schema.names)) < len(schema.names):
-        raise InputError(f"{source}: two columns have the same name; rename one")
-    return schema
+def _arrow_pieces(batches: Iterable[pa.RecordBatch], message: str) -> Iterator[Piece]:
+    """Yield batches of which every buffer is whole and every text is UTF-8.
+
+    A damaged one would be read beyond its ends, and an error of a text would quote it.
+    """
+    with _one_line(message):
+        for batch in batches:
+            for start in range(0, batch.num_rows, columns.ROWS_AT_ONCE):
+                part = batch.slice(start, columns.ROWS_AT_ONCE)
+                part.validate(full=True)
+                yield part.num_rows, dict(zip(part.schema.names, part.columns, strict=True))
 
 
 def _check_sizes(inflated: int, rows: int, path: Path) -> None:
@@ -87,42 +73,44 @@ def _check_sizes(inflated: int, rows: int, path: Path) -> None:
         raise InputError(f"{path}: has {rows} rows in {size} bytes; write it again")
 
 
-def _arrow_piece(batch: pa.RecordBatch) -> Piece:
-    """Return a batch of which every buffer is whole and every text is UTF-8.
-
-    A damaged one would be read beyond its ends, and an error of a text would quote it.
-    """
-    batch.validate(full=True)
-    return batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
+def read_parquet(path: Path) -> TableReader:
+    """Return a reader of Parquet."""
+    message = f"{path}: not a readable Parquet file; write it again"
+    with _one_line(message):
+        # A handle: from a path pyarrow also reads "name=value/". A buffer: else a whole group of
+        # rows is read, which may be all of them.
+        file = pq.ParquetFile(pa.OSFile(str(path)), buffer_size=1 << 20, pre_buffer=False)
+        found = file.metadata
+        check_names(range(found.num_columns), path)
+        schema = file.schema_arrow
+        check_names(schema.names, path)
+        # Notes of pandas in the file may be no notes. They make this raise, not a later step.
+        schema.empty_table().to_pandas()
+        groups = (found.row_group(number) for number in range(found.num_row_groups))
+        _check_sizes(sum(group.total_byte_size for group in groups), found.num_rows, path)
+        batches = file.iter_batches(columns.ROWS_AT_ONCE, use_threads=False)
+    return TableReader(_arrow_pieces(batches, message), schema)
 
 
 def read_feather(path: Path) -> TableReader:
     """Return a reader of Feather (version 2), or of a stream as `datasets` keeps it."""
     message = f"{path}: not a readable Feather or Arrow file; write it again"
-
-    def opened() -> IO[bytes]:
-        raw = open(path, "rb")  # noqa: SIM115  # every caller closes it
-        if raw.read(len(_MAGIC)) != _MAGIC:
-            raw.seek(0)
-        return raw
-
-    def pieces() -> Iterator[Piece]:
-        with opened() as raw, _one_line(message):
-            for batch in pa.ipc.open_stream(raw):
-                for start in range(0, batch.num_rows, arrow_columns.ROWS_AT_ONCE):
-                    yield _arrow_piece(batch.slice(start, arrow_columns.ROWS_AT_ONCE))
-
     with _one_line(message):
+        raw = pa.OSFile(str(path))
+        start = len(_MAGIC) if raw.read(len(_MAGIC)) == _MAGIC else 0
+        raw.seek(start)
         inflated, rows = 0, 0
-        with opened() as raw:  # more than the file can hold is refused before it is decompressed
-            for part in pa.ipc.MessageReader.open_stream(raw):
-                if part.type in ("record batch", "dictionary"):
-                    length, buffers = _message_size(part)
-                    inflated, rows = inflated + buffers, rows + length
-                    _check_sizes(inflated, rows, path)
-        with opened() as raw:
-            schema = _checked_schema(pa.ipc.open_stream(raw).schema.remove_metadata(), path)
-    return TableReader(pieces(), schema)
+        for part in pa.ipc.MessageReader.open_stream(raw):
+            if part.type in ("record batch", "dictionary"):
+                # more than the file can hold is refused before it is decompressed
+                length, buffers = _message_size(part)
+                inflated, rows = inflated + buffers, rows + length
+                _check_sizes(inflated, rows, path)
+        raw.seek(start)
+        stream = pa.ipc.open_stream(raw)
+        schema = stream.schema.remove_metadata()
+        check_names(schema.names, path)
+    return TableReader(_arrow_pieces(stream, message), schema)
 
 
 def _message_size(message: pa.Message) -> tuple[int, int]:
@@ -162,30 +150,75 @@ def _message_size(message: pa.Message) -> tuple[int, int]:
     return read("<q", length_at) if length_at else 0, total
 
 
-def read_excel(path: Path, sheet: str | None = None) -> TableReader:
-    """Return a reader of a sheet, by default the first. Its first row with cells is the header."""
-    rows, notes = RowNumbers("row", header=1), []
-    with _workbook(path) as book:
-        names = book.sheetnames
-    if sheet is not None and sheet not in names:
-        raise InputError(f"{path}: has no sheet {sheet!r}; check `split`")
-    if sheet is None and len(names) > 1:
-        notes = [f"read the first of {len(names)} sheets (`split` names another)"]
+def load_dataset(name: str, split: str | None) -> TableReader:
+    """Return a reader of a folder of `datasets.save_to_disk`, or of a data set of the hub.
 
-    def pieces() -> Iterator[Piece]:
-        found = _sheet_rows(path, names[0] if sheet is None else sheet, rows)
-        if (header := next(found, None)) is None:
-            raise InputError(f"{path}: the sheet is empty; give a table with a header row")
-        yield 0, {name: [] for name in header}
-        for some in some_at_once(found):
-            columns = map(list, zip(*some, strict=True))
-            yield len(some), dict(zip(header, columns, strict=True))
+    A hub name is `owner/name`. The cache of `datasets` keeps a copy.
 
-    return TableReader(pieces(), rows=rows, notes=notes)
+    Raises:
+        InputError: there is no such data set, or it has several splits and none is chosen.
+    """
+    if Path(name).is_dir():
+        from datasets import DatasetDict, load_from_disk
+
+        try:
+            loaded = load_from_disk(name)
+        except Exception:
+            raise InputError(
+                f"{name}: not a folder saved by datasets.save_to_disk; name a file in it"
+            ) from None
+        if not isinstance(loaded, DatasetDict):
+            loaded = {str(loaded.split) if loaded.split else "train": loaded}
+        splits = list(loaded)
+        chosen = splits[0] if split is None and len(splits) == 1 else split
+        found, remedy = loaded.get(chosen), "save the data set again"
+    else:
+        missing = f"{name}: no such file or folder"
+        if not _HUB_NAME.fullmatch(name):
+            raise InputError(f"{missing}; check the path")
+        import datasets
+        from huggingface_hub import HfApi, constants
+
+        try:
+            if not constants.HF_HUB_OFFLINE:  # offline, the library's own cache may still have it
+                # One try: `datasets` would retry for half a minute, and print every one of them.
+                HfApi().dataset_info(name, timeout=_HUB_TIMEOUT)
+            splits = [split] if split is not None else datasets.get_dataset_split_names(name)
+            found = datasets.load_dataset(name, split=splits[0]) if len(splits) == 1 else None
+        except Exception:  # no network, no such name or split, gated, code of its own: dozens
+            raise InputError(
+                f"{missing}, and no such data set or split can be loaded from the hub; download it "
+                "and give a CSV, Parquet or JSONL file"
+            ) from None
+        remedy = "download the data set again"
+    if found is None:
+        raise InputError(f"{name}: choose a split with `split`: {', '.join(splits)}")
+    return read_dataset(found, name, remedy)
 
 
-@contextmanager
-def _workbook(path: Path) -> Iterator[Any]:
+def read_dataset(data: Any, source: str, remedy: str) -> TableReader:
+    """Return a reader of a `datasets.Dataset`."""
+    schema = data.features.arrow_schema
+    check_names(schema.names, source)
+    tables = data.with_format("arrow").iter(columns.ROWS_AT_ONCE)
+    batches = (batch for table in tables for batch in table.combine_chunks().to_batches())
+    return TableReader(_arrow_pieces(batches, f"{source}: its data are damaged; {remedy}"), schema)
+
+
+# -- Excel -----------------------------------------------------------------------------------------
+
+
+def read_excel(
+    path: Path, sheet: str | None, rows: RowNumbers, notes: list[str]
+) -> Iterator[Piece]:
+    """Yield pieces of a sheet, by default the first. Its first row with cells is the header.
+
+    Args:
+        path: of the file.
+        sheet: its name.
+        rows: counts the rows as they are read.
+        notes: gets what there is to tell the owner.
+    """
     from openpyxl import load_workbook
 
     message = f"{path}: not a readable Excel file (.xlsx without a password); save it again"
@@ -193,106 +226,54 @@ def _workbook(path: Path) -> Iterator[Any]:
         warnings.simplefilter("ignore")  # of what else is in the file
         with ZipFile(raw) as parts:
             inside = sum(part.file_size for part in parts.infolist())
-        check_inflated(inside, path.stat().st_size, path)
+        size = path.stat().st_size
+        check_inflated(inside, size, path)
         raw.seek(0)
         with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as book:
-            yield book
-
-
-def _sheet_rows(path: Path, sheet: str, rows: RowNumbers) -> Iterator[tuple[Any, ...]]:
-    """Yield the header, then all rows that are not blank, as wide as it."""
-    header: tuple[str, ...] = ()
-    most = max(MOST_REPEATED, 10 * path.stat().st_size)  # cells of a file that is not mostly gaps
-    with _workbook(path) as book:
-        found = book[sheet]
-        found.reset_dimensions()  # what the file says of its size, which may be anything
-        for values in found.iter_rows(values_only=True):
-            cells = [None if cell in _ERRORS or cell == "" else cell for cell in values]
-            while cells and cells[-1] is None:
-                cells.pop()
-            rows.blank.append(b"01"[not cells])
-            if len(rows.blank) > MOST_SHEET_ROWS:
-                raise InputError(f"{path}: has more rows than a sheet can have; write it again")
-            if not cells:
-                continue
-            if not header:
-                header = tuple(
-                    f"Unnamed: {n}" if c is None else str(c) for n, c in enumerate(cells)
+            if sheet is not None and sheet not in book.sheetnames:
+                raise InputError(f"{path}: has no sheet {sheet!r}; check `split`")
+            if sheet is None and len(book.sheetnames) > 1:
+                notes.append(
+                    f"read the first of {len(book.sheetnames)} sheets (`split` names another)"
                 )
-                check_names(header, path)
-                if len(set(header)) < len(header):
+            page = book[sheet or book.sheetnames[0]]
+            page.reset_dimensions()  # what the file says of its size, which may be anything
+            some: dict[str, list[Any]] = {}  # by column, the cells of the next piece
+            for values in page.iter_rows(values_only=True):
+                cells = [None if cell in _ERRORS or cell == "" else cell for cell in values]
+                while cells and cells[-1] is None:
+                    cells.pop()
+                row = rows.next
+                rows.blank.append(b"01"[not cells])
+                if len(rows.blank) > MOST_SHEET_ROWS:
+                    raise InputError(f"{path}: has more rows than a sheet can have; write it again")
+                if not cells:
+                    continue
+                if not some:  # the header
+                    header = [f"Unnamed: {n}" if c is None else str(c) for n, c in enumerate(cells)]
+                    check_names(header, path)
+                    some = {name: [] for name in header}
+                    continue
+                if len(cells) > len(some):
                     raise InputError(
-                        f"{path}: two columns have the same name; rename one in the header"
+                        f"{path}: {row} has {len(cells)} cells where the header has {len(some)}; "
+                        "name every column in the first row, and keep notes out of the table"
                     )
-                yield header
-                continue
-            if len(cells) > len(header):
-                raise InputError(
-                    f"{path}: {rows.last} has {len(cells)} cells where the header has "
-                    f"{len(header)}; name every column in the first row, and keep notes out of the "
-                    "table"
-                )
-            if len(rows.blank) * len(header) > most:
-                raise InputError(
-                    f"{path}: most of its cells are empty; keep the columns that you need"
-                )
-            if any(isinstance(cell, str) and len(cell) > MOST_CELL for cell in cells):
-                raise InputError(
-                    f"{path}: {rows.last} has more than {MOST_CELL} characters in a cell"
-                )
-            yield (*cells, *[None] * (len(header) - len(cells)))
-
-
-def read_saved_dataset(folder: Path, split: str | None) -> TableReader:
-    """Return a reader of a folder of `datasets.save_to_disk`, with or without splits."""
-    from datasets import DatasetDict, load_from_disk
-
-    try:
-        loaded = load_from_disk(str(folder))
-    except Exception:
-        raise InputError(
-            f"{folder}: not a folder saved by datasets.save_to_disk; name a file in it"
-        ) from None
-    if not isinstance(loaded, DatasetDict):
-        loaded = {str(loaded.split) if loaded.split else "train": loaded}
-    if split is None and len(loaded) == 1:
-        split = next(iter(loaded))
-    if split not in loaded:
-        raise InputError(f"{folder}: choose a split with `split`: {', '.join(loaded)}")
-    return read_dataset(loaded[split], str(folder), "save the data set again")
-
-
-def read_hub_dataset(name: str, split: str | None) -> TableReader:
-    """Return a reader of a data set of the hub (`owner/name`). Its own cache keeps a copy."""
-    missing = f"{name}: no such file or folder"
-    if not _HUB_NAME.fullmatch(name):
-        raise InputError(f"{missing}; check the path")
-    from datasets import get_dataset_split_names, load_dataset
-    from huggingface_hub import HfApi, constants
-
-    try:
-        if not constants.HF_HUB_OFFLINE:  # offline, the library's own cache may still have it
-            # One try: `datasets` would retry for half a minute, and print every one of them.
-            HfApi().dataset_info(name, timeout=_HUB_TIMEOUT)
-        splits = [split] if split is not None else get_dataset_split_names(name)
-        loaded = load_dataset(name, split=splits[0]) if len(splits) == 1 else None
-    except Exception:  # no network, no such name or split, gated, code of its own: dozens of kinds
-        raise InputError(
-            f"{missing}, and no such data set or split can be loaded from the hub; download it "
-            "and give a CSV, Parquet or JSONL file"
-        ) from None
-    if loaded is None:
-        raise InputError(f"{name}: choose a split with `split`: {', '.join(splits)}")
-    return read_dataset(loaded, name, "download the data set again")
-
-
-def read_dataset(data: Any, source: str, remedy: str) -> TableReader:
-    """Return a reader of a `datasets.Dataset`."""
-    schema = _checked_schema(data.features.arrow_schema, source)
-
-    def pieces() -> Iterator[Piece]:
-        with _one_line(f"{source}: its data are damaged; {remedy}"):
-            for table in data.with_format("arrow").iter(arrow_columns.ROWS_AT_ONCE):
-                yield from map(_arrow_piece, table.combine_chunks().to_batches())
-
-    return TableReader(pieces(), schema)
+                # a file of which this many cells can be is mostly gaps
+                if len(rows.blank) * len(some) > max(MOST_REPEATED, 10 * size):
+                    raise InputError(
+                        f"{path}: most of its cells are empty; keep the columns that you need"
+                    )
+                if any(isinstance(cell, str) and len(cell) > MOST_CELL for cell in cells):
+                    raise InputError(
+                        f"{path}: {row} has more than {MOST_CELL} characters in a cell"
+                    )
+                for column, cell in zip_longest(some.values(), cells):
+                    column.append(cell)
+                if (count := len(column)) == columns.ROWS_AT_ONCE:
+                    yield count, some
+                    some = {name: [] for name in some}
+            if not some:
+                raise InputError(f"{path}: the sheet is empty; give a table with a header row")
+            if count := len(next(iter(some.values()))):
+                yield count, some

@@ -1,39 +1,42 @@
-"""Tables in files: which ending means which format, and how each of them is read and written.
+"""Tables in files: which ending means which format, and how text is read and a table is written.
 
-Knows nothing of texts, labels or privacy budgets, nor how a format is parsed. A table is a pandas
-table on Arrow's columns. What its source states (row numbers, types) is kept in its `attrs`.
+Of a file of text, what is not given is detected, and said to the owner. The cells are private, and
+the messages of libraries may quote them: none is passed on, and errors are raised `from None` so
+that no traceback holds one either. Knows nothing of texts, labels or privacy budgets. A table is a
+pandas table on Arrow's columns. What its source states (row numbers, types) is kept in its `attrs`.
 """
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
+import inspect
+import io
 import json
+import re
 import shutil
 import sys
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Any, cast
 
 import pandas as pd
 import pyarrow as pa
+from charset_normalizer import from_bytes
 
 from twinset.errors import InputError
 from twinset.files.atomic import whole_file
+from twinset.files.limits import MOST_CELL, MOST_LINE, MOST_REPEATED, check_names, open_bytes
+from twinset.table import columns
 from twinset.table import other_formats as formats
-from twinset.table.arrow_columns import RowNumbers, TableReader, collect_table, typed
-from twinset.table.text_files import (
-    UTF8,
-    Layout,
-    detect_layout,
-    read_delimited,
-    read_json,
-    read_jsonl,
-)
+from twinset.table.columns import Piece, RowNumbers, TableReader, typed
 
 FORMATS: dict[str, str] = {
     ".csv": "csv",
@@ -56,83 +59,331 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uf
 STDIN = "-"
 UNNAMED = "FILE"  # in commands to paste, which cannot read standard input again
 
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
-_OF_TEXT = {"csv": read_delimited, "tsv": read_delimited, "jsonl": read_jsonl, "json": read_json}
-_STATED = "twinset: stated by the source"  # key of a table's `attrs`, which hold plain values
-_OPEN_FILES = Path("/proc/self/fd")
+_UTF8 = "utf-8-sig"
+_OWN_DELIMITERS = {"csv": ",", "tsv": "\t"}
+_OF_TEXT = ("csv", "tsv", "jsonl", "json")
+_DELIMITERS = ",;\t|"
+_BLOCK = 2**20  # bytes or characters. Even, so that each block begins at an even place
+_SAMPLE = 2**16  # bytes of lines that are not ASCII, by which an encoding is told
+_ROWS = 100  # by which a delimiter is told
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this one
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+# Of tables that people still have. The first one is taken where others fit no better.
+_ENCODINGS = (
+    *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "koi8_r"),
+    *("cp932", "gb18030", "big5", "cp949", "mac_roman"),
+)
+_SURE = 0.2  # of what a language's letters are to be like, from 0 to 1
+_HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
+_BETWEEN = re.compile(r"[\s,]*")  # items of a JSON array
+_TOO_LONG = (
+    f"a line or a cell has more than {MOST_CELL} characters; look for a quoted cell that is never "
+    "closed"
+)
+
+
+# -- the layout of a file of text ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class TableFacts:
-    """What the source of a table states of it. Cells say nothing here.
+class Layout:
+    """What is given or found about a file of text.
 
     Args:
-        kind: format of its file. None: a data set, or a table that somebody made in memory.
-        types: by column, its whole numbers and truths in a source that states types. pandas makes
-            other dtypes of these where cells are missing. None: a table that was made in memory.
-        rows: what rows are called in messages.
-        notes: how the table was read, for its owner.
+        encoding: as Python names it. None: to be detected.
+        delimiter: a character. None: to be detected.
+        strict: refuse NUL characters instead of removing them.
+        skipped: lines before the header.
+
+    Raises:
+        InputError: unknown encoding, or a delimiter that cells are full of.
     """
 
-    kind: str | None = None
-    types: dict[str, str] | None = None
-    rows: RowNumbers = field(default_factory=RowNumbers)
-    notes: tuple[str, ...] = ()
+    encoding: str | None = None
+    delimiter: str | None = None
+    strict: bool = False
+    skipped: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be used, and write the rest in one way."""
+        if self.encoding is not None:
+            try:
+                found = codecs.lookup(self.encoding).name
+                "a".encode(self.encoding)  # a few are no encodings of texts
+            except (LookupError, ValueError, AssertionError):
+                raise InputError(
+                    f"`encoding={self.encoding}`: unknown; give one such as utf-8, cp1252 or utf-16"
+                ) from None
+            object.__setattr__(self, "encoding", _UTF8 if found == "utf-8" else found)
+        if self.delimiter is not None:
+            one = {"tab": "\t", "\\t": "\t"}.get(self.delimiter, self.delimiter)
+            if len(one) != 1 or not one.isascii() or one.isalnum() or one in '"\r\n\0':
+                raise InputError(
+                    f"`delimiter={self.delimiter}`: must be one character, such as ; or , or | "
+                    "(or tab)"
+                )
+            object.__setattr__(self, "delimiter", one)
 
     @property
-    def is_text(self) -> bool:
-        """Whether cells are of CSV or TSV, where a number is a text that is written as one."""
-        return self.kind in _DELIMITERS
-
-    @property
-    def is_named_by_rows(self) -> bool:
-        """Whether column names stood in the rows (JSONL), and in no header that all rows share.
-
-        Then names, their number and their order are as private as cells.
-        """
-        return self.kind in ("jsonl", "json")
-
-    @property
-    def states_types(self) -> bool:
-        """Whether columns have types of their own: not those of CSV, TSV, Excel and JSONL."""
-        return self.kind not in (*_OF_TEXT, "xlsx")
-
-    def dtype(self, column: pd.Series) -> str | None:
-        """Return a column's dtype. None where it is nowhere stated (CSV, TSV, Excel, JSONL).
-
-        There it follows from all cells, and tells of single ones: 1 and 2 are int64, and float64
-        where one row has a gap. A gap does the same to whole numbers of Parquet, whose file states
-        them, and to those of a table in memory, where nothing does. A number makes objects of its
-        texts.
-        """
-        found = str(column.dtype)
-        if not self.states_types:
-            return None
-        if found not in ("float64", "object"):
-            return found
-        return None if self.types is None else self.types.get(str(column.name), found)
+    def name(self) -> str:
+        """The encoding, as people name it."""
+        return "UTF-8" if self.encoding == _UTF8 else str(self.encoding).replace("utf-", "UTF-")
 
 
-def facts_of(table: pd.DataFrame | pd.Series) -> TableFacts:
-    """Return what the source of a table, or of a column of it, states."""
-    if _STATED not in table.attrs:
-        return TableFacts()
-    kind, types, (word, header, blank), notes = table.attrs[_STATED]
-    return TableFacts(kind, types, RowNumbers(word, header, bytearray(blank.encode())), notes)
+def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, list[str]]:
+    """Return a layout with nothing left to detect, and what to tell the owner about it.
 
+    `own` is the delimiter that the file's ending stands for. None: cells are not separated.
 
-def row_name(table: pd.DataFrame | pd.Series, index: int) -> str:
-    """Return what to call a row in messages: as a spreadsheet or an editor shows it.
-
-    >>> row_name(pd.DataFrame({"review": ["Good."]}), 0)
-    'row 1'
+    Raises:
+        InputError: the encoding cannot be told, or the file is no text.
     """
-    return facts_of(table).rows.name(index)
+    encoding, nuls = _detect_encoding(path, layout.encoding)
+    found, notes, cells = replace(layout, encoding=encoding), [], ""
+    if own is not None:
+        with io.TextIOWrapper(open_bytes(path), encoding, "replace", "") as text:
+            start = text.read(_BLOCK).replace("\0", "")
+        best, most, hint = own, -1.0, _HINT.match(start)
+        limit = csv.field_size_limit(MOST_CELL)
+        # that by which most rows are as wide as the header, the file's own where several are
+        for one in sorted(_DELIMITERS, key=lambda one: one != own):
+            try:
+                reader = csv.reader(io.StringIO(start, newline=""), delimiter=one)
+                widths = [len(row) for row in islice(reader, _ROWS) if row]
+            except csv.Error:
+                continue
+            if len(start) >= _BLOCK and 1 < len(widths) < _ROWS:  # the last row is cut off
+                widths.pop()
+            share = widths.count(widths[0]) / len(widths) if widths and widths[0] > 1 else 0.0
+            best, most = (one, share) if share > most else (best, most)
+        csv.field_size_limit(limit)
+        best = layout.delimiter or (hint[1] if hint else best)
+        found = replace(found, delimiter=best, skipped=1 if hint else 0)
+        cells = f", separated by {'tabs' if best == chr(9) else best}"
+    guessed = [] if layout.encoding else ["`encoding`"]
+    guessed += ["`delimiter`"] if cells and not layout.delimiter else []
+    if guessed and (encoding != _UTF8 or found.delimiter != own):
+        names = " and ".join(guessed)
+        notes.append(f"read as {found.name}{cells} (detected; {names} to change)")
+    if nuls:
+        notes.append(f"removed {nuls} NUL character{'s' * (nuls > 1)}")
+    return found, notes
 
 
-def reading_notes(frame: pd.DataFrame) -> list[str]:
-    """Return how a table was read, for its owner."""
-    return list(facts_of(frame).notes)
+def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
+    """Return a file's encoding, given or told by its bytes, and how many NULs its text has."""
+    decoder, is_utf8, size, sample = codecs.getincrementaldecoder("utf-8")(), True, 0, b""
+    even, odd = 0, 0  # NUL bytes at even and at odd places: every second one in UTF-16
+    mark: str | None = None
+    with open_bytes(path) as raw:
+        while True:
+            block = raw.read(_BLOCK)
+            if not size:
+                mark = next((name for m, name in _MARKS.items() if block.startswith(m)), None)
+            even, odd = even + block[0::2].count(0), odd + block[1::2].count(0)
+            size += len(block)
+            try:
+                if is_utf8:
+                    decoder.decode(block, final=not block)
+            except UnicodeDecodeError:
+                is_utf8 = False
+            if len(sample) < _SAMPLE and not block.isascii():
+                lines = (line for line in block.splitlines(True) if not line.isascii())
+                sample = (sample + b"".join(lines))[:_SAMPLE]
+            if not block:
+                break
+    fewer, more = sorted((even, odd))
+    if given is None and mark is not None:
+        given = mark
+    elif given is None and 3 * more > size and 10 * fewer < more:  # Latin letters in UTF-16
+        given = "utf-16-le" if odd > even else "utf-16-be"
+    if given is not None and given.startswith(("utf-16", "utf-32", "utf_16", "utf_32")):
+        return given, 0
+    if 10 * (even + odd) > size:
+        raise InputError(f"{path}: is not text but some other kind of file; save it as CSV")
+    letters = [one for one in sample.decode("utf-8", "replace") if not one.isascii()]
+    # most letters that are not ASCII are UTF-8: others are damage, and their row is named later
+    if given is None and (is_utf8 or 2 * letters.count("\ufffd") < len(letters)):
+        given = _UTF8
+    if given is None:
+        fits = from_bytes(sample, cp_isolation=list(_ENCODINGS))
+        best, usual = fits.best(), _ENCODINGS[0]
+        mine = [match for match in fits if usual in match.could_be_from_charset]
+        if best is not None and any(
+            m.chaos <= best.chaos and m.coherence > best.coherence - 0.03 for m in mine
+        ):
+            given = usual
+        elif best is not None and best.coherence >= _SURE:
+            given = best.encoding
+        else:
+            likely = ", ".join(match.encoding for match in list(fits)[:3])
+            raise InputError(
+                f"{path}: is not UTF-8, and its encoding cannot be told"
+                f"{f' (it may be {likely})' if likely else ''}; name it with `encoding`"
+            )
+    return given, even + odd
+
+
+# -- CSV and JSON ----------------------------------------------------------------------------------
+
+
+def _read_text(
+    path: Path, layout: Layout, rows: RowNumbers, newline: str | None
+) -> Generator[str, None, None]:
+    """Yield a file's lines, as `newline` ends them for `open`. None: blocks of its text.
+
+    What is unreadable is refused on its turn, by its row. Decoding goes by blocks, so a strict
+    decoder would fail rows too early. Escaping the bad bytes and looking for the escapes names the
+    right row.
+    """
+    ends = newline or ""
+    with io.TextIOWrapper(open_bytes(path), layout.encoding, "surrogateescape", ends) as text:
+        try:
+            for part in iter(partial(text.read, _BLOCK), "") if newline is None else text:
+                if "\0" in part and layout.strict:
+                    raise InputError(
+                        f"{path}: {rows.next} has a NUL character; remove it, or leave `strict` out"
+                    )
+                if len(part) > MOST_LINE:
+                    raise InputError(f"{path}: {_TOO_LONG}")
+                part.encode()
+                yield part.replace("\0", "")  # C libraries see the end of a cell in it
+        except UnicodeError:
+            raise InputError(
+                f"{path}: {rows.next} is not {layout.name} text; save it as UTF-8, or name its "
+                "`encoding`"
+            ) from None
+
+
+def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
+    """Yield pieces of CSV. Only an empty cell is missing, and all rows are equally wide.
+
+    Cells are texts: else one of them would decide what all others of its column are.
+    """
+    lines = _read_text(path, layout, rows, "")
+    reader = csv.reader(islice(lines, layout.skipped, None), delimiter=str(layout.delimiter))
+    names: list[str] = []
+    some: list[list[str]] = []  # rows of the next piece
+    while True:
+        limit = csv.field_size_limit(MOST_CELL)  # of the process: put back before others may read
+        try:
+            cells = next(reader, None)
+        except csv.Error:
+            raise InputError(f"{path}: {_TOO_LONG}") from None
+        finally:
+            csv.field_size_limit(limit)
+        if some and (cells is None or len(some) == columns.ROWS_AT_ONCE):
+            pairs = zip(names, zip(*some, strict=True), strict=True)
+            yield (
+                len(some),
+                {n: pa.array([c or None for c in cs], pa.large_string()) for n, cs in pairs},
+            )
+            some = []
+        if cells is None:
+            break
+        row, is_blank = rows.next, len(cells) < 2 and not "".join(cells).strip()
+        rows.blank.append(b"01"[is_blank])
+        # the reader wanted another line for this row
+        if inspect.getgeneratorstate(lines) == inspect.GEN_CLOSED:
+            raise InputError(
+                f"{path}: {row} cannot be parsed; look for a quoted cell that is never closed"
+            )
+        if is_blank:
+            continue
+        if not names:
+            names = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]
+            check_names(names, path)
+            yield 0, {name: pa.array([], pa.large_string()) for name in names}
+        elif len(cells) != len(names):
+            raise InputError(
+                f"{path}: {row} has {len(cells)} cells where the header has {len(names)}; "
+                "put cells that hold the separator, a quote or a line break in double quotes, or "
+                "name the separator with `delimiter`"
+            )
+        else:
+            some.append(cells)
+    if not names:
+        raise InputError(f"{path}: the file is empty; give a table with a header row")
+
+
+def _json_items(
+    path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool
+) -> Iterator[tuple[str, Any]]:
+    """Yield the JSON of each item and what it says. None: it is not valid."""
+    parts = _read_text(path, layout, rows, None)
+    rest = next(parts, "") if may_be_array else ""
+    if not rest.lstrip().startswith("["):
+        for line in _read_text(path, layout, rows, "\n"):
+            if not line.strip():
+                rows.blank.append(ord("1"))
+                continue
+            try:
+                yield line, json.loads(line)
+            except (ValueError, RecursionError):
+                yield line, None
+        return
+    rows.word, at, decoder = "item", rest.index("[") + 1, json.JSONDecoder()
+    while True:
+        if between := _BETWEEN.match(rest, at):
+            at = between.end()
+        if rest.startswith("]", at):
+            return
+        try:
+            found, end = decoder.raw_decode(rest, at)
+        except RecursionError:
+            yield "", None
+        except ValueError:  # it may be longer than what was read: as much again is read
+            more = "".join(islice(parts, 1 + (len(rest) - at) // _BLOCK))
+            rest, at = rest[at:] + more, 0
+            if not more or len(rest) > MOST_LINE:
+                yield "", None
+        else:
+            yield rest[at:end], found
+            at = end
+
+
+def _read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool) -> Iterator[Piece]:
+    """Yield pieces of JSONL, or of an array of objects. A value keeps its type ("1" is a text).
+
+    Raises:
+        InputError: an item is no object, or an escaped half of a surrogate pair, which is no text.
+            Or few bytes would fill all memory with gaps.
+    """
+    names: dict[str, None] = {}
+    some: list[dict[str, Any]] = []  # objects of the next piece
+    read = 0
+    for count, (text, found) in enumerate(_json_items(path, layout, rows, may_be_array), start=1):
+        try:
+            if "\\u" in text:
+                json.dumps(found, ensure_ascii=False).encode()
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            form = {"item": "an array of objects, [{…}, {…}]"}.get(rows.word, "one object a line")
+            raise InputError(f"{path}: {rows.next} is not valid JSON of an object; write {form}")
+        rows.blank.append(ord("0"))
+        read += len(text)
+        if not found.keys() <= names.keys():
+            names.update(dict.fromkeys(found))
+            check_names(names, path)
+        if count * len(names) > max(MOST_REPEATED, read):
+            raise InputError(
+                f"{path}: most of its {len(names)} columns are missing in most rows; "
+                "keep the columns that you need"
+            )
+        some.append(found)
+        if len(some) == columns.ROWS_AT_ONCE:
+            yield len(some), {name: [each.get(name) for each in some] for name in names}
+            some = []
+    if some:
+        yield len(some), {name: [each.get(name) for each in some] for name in names}
+
+
+# -- any table -------------------------------------------------------------------------------------
 
 
 def format_of(path: str | Path) -> str | None:
@@ -147,33 +398,102 @@ def format_of(path: str | Path) -> str | None:
 
 
 def read_frame(
-    source: str | Path,
+    source: Any,
     split: str | None = None,
     folder: Path | None = None,
     layout: Layout | None = None,
+    written_as: str | None = None,
 ) -> pd.DataFrame:
-    """Read a file, standard input, a folder saved by `datasets`, or a data set of the hub.
+    """Read a file, standard input, a folder saved by `datasets`, or a data set.
 
     In CSV and TSV only an empty cell is missing: "NA", "None" and "null" are texts.
 
     Args:
         source: file with an ending in `FORMATS` or `READ_ONLY`, folder of `save_to_disk`, hub name,
-            or "-": standard input, which holds CSV, JSONL or a JSON array.
+            "-" (standard input, which holds CSV, JSONL or a JSON array), or a `datasets.Dataset`.
         split: which split of a folder or hub data set, or sheet of an Excel file.
         folder: private to its owner: a large table's texts are kept on the disk there, in a file
             without a name. None: in memory.
         layout: encoding and delimiter, where they are not to be detected.
+        written_as: an ending of `FORMATS` without its point. The file is read as `write_frame`
+            writes it, and nothing about it is detected.
 
     Raises:
         InputError: the source is absent, unreadable, or not what its ending says.
     """
-    layout = layout or Layout()
-    if str(source) == STDIN:
-        with _spooled(folder) as (file, found):
-            return _read(file, found, STDIN, split, folder, layout)
-    path = Path(source)
-    kind = format_of(path) if path.is_file() else None
-    return _read(path, kind, str(source), split, folder, layout)
+    is_path, name = isinstance(source, str | Path), "table"
+    if is_path:
+        name = str(source)
+    path, kind, layout = Path(name), None, layout or Layout()
+    rows, notes = RowNumbers("row", header=1), list[str]()
+    with ExitStack() as stack:
+        if name == STDIN:
+            path, kind = stack.enter_context(_spooled(folder))
+        elif written_as is not None:
+            kind = FORMATS[f".{written_as}"]
+            layout = Layout(_UTF8, _OWN_DELIMITERS.get(kind)) if kind in _OF_TEXT else layout
+        elif is_path and path.is_file():
+            kind = format_of(path)
+        own = _OWN_DELIMITERS.get(kind or "")
+        if (layout.encoding or layout.delimiter) and kind not in _OF_TEXT:
+            raise InputError(
+                f"{name}: `delimiter` and `encoding` are of files of text; leave them out"
+            )
+        try:
+            if not is_path:
+                reader = formats.read_dataset(source, name, "make the data set again")
+            elif path.is_dir() or (not path.exists() and format_of(path) is None):
+                reader = formats.load_dataset(name, split)
+            elif not path.exists():
+                raise InputError(f"{path}: no such file; check the path")
+            elif kind is None:
+                readable = ", ".join((*FORMATS, *READ_ONLY))
+                raise InputError(f"{path}: unknown ending; save it as one of {readable}")
+            elif kind == "xlsx":
+                pieces = formats.read_excel(path, split, rows, notes)
+                reader = TableReader(pieces, rows=rows, notes=notes)
+            elif split is not None:
+                raise InputError(
+                    f"{path}: a file has no splits; leave `split` out or name a split's file"
+                )
+            elif kind == "parquet":
+                reader = formats.read_parquet(path)
+            elif kind == "feather":
+                reader = formats.read_feather(path)
+            else:
+                if own is None and layout.delimiter is not None:
+                    raise InputError(f"{path}: `delimiter` is of CSV; leave it out")
+                layout, notes = detect_layout(path, layout, own)
+                if own is None:
+                    rows = RowNumbers("line")
+                    pieces = _read_json(path, layout, rows, may_be_array=kind == "json")
+                else:
+                    pieces = _read_csv(path, layout, rows)
+                reader = TableReader(pieces, rows=rows, notes=notes)
+            frame = columns.collect_table(reader, folder)
+        except (EOFError, zlib.error, gzip.BadGzipFile):
+            raise InputError(
+                f"{path}: the gzip data is damaged or cut off; copy it again"
+            ) from None
+        except OSError as error:
+            reason = error.strerror or "input/output error"
+            raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
+    if own and len(frame.columns):
+        frame = frame.apply(typed)
+    types, rows = None, reader.rows
+    if reader.schema is not None:
+        plain = [f for f in reader.schema if pa.types.is_integer(f.type) or f.type == pa.bool_()]
+        types = {f.name: str(f.type) for f in plain}
+    blank = rows.blank.decode() if b"1" in rows.blank else ""
+    frame.attrs[columns.STATED] = {  # of a `TableFacts`, in plain values
+        "is_text": own is not None,
+        "is_named_by_rows": kind in ("jsonl", "json"),
+        "states_types": kind not in (*_OF_TEXT, "xlsx"),
+        "types": types,
+        "rows": [rows.word, rows.header, blank],
+        "notes": list(reader.notes),
+    }
+    return frame
 
 
 @contextmanager
@@ -182,10 +502,10 @@ def _spooled(folder: Path | None) -> Iterator[tuple[Path, str]]:
 
     The file has no name where the system allows that, and is gone with the process.
     """
-    has_descriptors = _OPEN_FILES.is_dir()
-    make: Any = TemporaryFile if has_descriptors else NamedTemporaryFile
+    open_files = Path("/proc/self/fd")
+    make: Any = TemporaryFile if open_files.is_dir() else NamedTemporaryFile
     with make(dir=folder) as file:
-        path = _OPEN_FILES / str(file.fileno()) if has_descriptors else Path(file.name)
+        path = open_files / str(file.fileno()) if open_files.is_dir() else Path(file.name)
         if sys.stdin is None or sys.stdin.isatty():
             raise InputError("-: nothing comes by standard input; pipe a table in, or name a file")
         shutil.copyfileobj(sys.stdin.buffer, file)
@@ -196,78 +516,6 @@ def _spooled(folder: Path | None) -> Iterator[tuple[Path, str]]:
             yield path, "json" if start.startswith((b"{", b"[")) else "csv"
         except InputError as error:
             raise InputError(str(error).replace(str(path), "standard input")) from None
-
-
-def _read(
-    path: Path, kind: str | None, name: str, split: str | None, folder: Path | None, layout: Layout
-) -> pd.DataFrame:
-    """Return a table of a file of some format. None: a folder, or a name of the hub."""
-    is_given = layout.encoding is not None or layout.delimiter is not None
-    if is_given and kind not in _OF_TEXT:
-        raise InputError(f"{name}: `delimiter` and `encoding` are of files of text; leave them out")
-    try:
-        if path.is_dir():
-            reader = formats.read_saved_dataset(path, split)
-        elif not path.exists() and format_of(path) is None:
-            reader = formats.read_hub_dataset(name, split)
-        elif not path.exists():
-            raise InputError(f"{path}: no such file; check the path")
-        elif kind is None:
-            readable = ", ".join((*FORMATS, *READ_ONLY))
-            raise InputError(f"{path}: unknown ending; save it as one of {readable}")
-        elif kind == "xlsx":
-            reader = formats.read_excel(path, split)
-        elif split is not None:
-            raise InputError(
-                f"{path}: a file has no splits; leave `split` out or name a split's file"
-            )
-        elif kind in ("parquet", "feather"):
-            read = formats.read_parquet if kind == "parquet" else formats.read_feather
-            reader = read(path)
-        else:
-            own = _DELIMITERS.get(kind)
-            if own is None and layout.delimiter is not None:
-                raise InputError(f"{path}: `delimiter` is of CSV; leave it out")
-            found, notes = detect_layout(path, layout, own)
-            reader = replace(_OF_TEXT[kind](path, found), notes=notes)
-        frame = collect_table(reader, folder)
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InputError(f"{path}: the gzip data is damaged or cut off; copy it again") from None
-    except OSError as error:
-        reason = error.strerror or "input/output error"
-        raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
-    return _with_facts(frame, reader, kind)
-
-
-def read_twin(path: Path, format: str) -> pd.DataFrame:
-    """Read a file as `write_frame` writes it. Nothing about it is detected.
-
-    Args:
-        path: of the file.
-        format: an ending of `FORMATS`, without its point.
-    """
-    kind = FORMATS[f".{format}"]
-    given = Layout(UTF8, _DELIMITERS.get(kind)) if kind in _OF_TEXT else Layout()
-    return _read(path, kind, str(path), None, None, given)
-
-
-def dataset_frame(data: Any) -> pd.DataFrame:
-    """Return a `datasets.Dataset` as `read_frame` returns one that was saved."""
-    reader = formats.read_dataset(data, "table", "make the data set again")
-    return _with_facts(collect_table(reader), reader, None)
-
-
-def _with_facts(frame: pd.DataFrame, reader: TableReader, kind: str | None) -> pd.DataFrame:
-    """Type the cells of CSV, and let a table say what its source states, in plain values."""
-    if kind in _DELIMITERS and len(frame.columns):
-        frame = frame.apply(typed)
-    types, rows = None, reader.rows
-    if reader.schema is not None:
-        plain = [f for f in reader.schema if pa.types.is_integer(f.type) or f.type == pa.bool_()]
-        types = {f.name: str(f.type) for f in plain}
-    blank = rows.blank.decode() if b"1" in rows.blank else ""
-    frame.attrs[_STATED] = [kind, types, [rows.word, rows.header, blank], list(reader.notes)]
-    return frame
 
 
 def write_frame(
@@ -297,25 +545,22 @@ def write_frame(
             f"{', '.join(dict.fromkeys(FORMATS.values()))}"
         )
     guarded = 0
-    if guard_formulas and kind in _DELIMITERS:
-        columns, names = {}, written_names(frame, kind)
+    if guard_formulas and kind in _OWN_DELIMITERS:
+        others, names = {}, written_names(frame, kind)
         for name in frame.columns:
             cells = frame[name].tolist()
             risky = [isinstance(cell, str) and cell.startswith(FORMULA_STARTS) for cell in cells]
             if any(risky):
                 guarded += sum(risky)
-                columns[name] = [f"'{c}" if r else c for c, r in zip(cells, risky, strict=True)]
-        frame = frame.assign(**columns).set_axis(names, axis="columns")
+                others[name] = [f"'{c}" if r else c for c, r in zip(cells, risky, strict=True)]
+        frame = frame.assign(**others).set_axis(names, axis="columns")
     # Parquet compresses its own pages
     is_zipped = kind != "parquet" and path.name.lower().endswith(".gz")
     with whole_file(path) as file:
         raw: IO[bytes] = cast(Any, file).buffer
         # no name, no time: the same rows make the same bytes
-        with (
-            gzip.GzipFile("", "wb", fileobj=raw, mtime=0)
-            if is_zipped
-            else nullcontext(raw) as handle
-        ):
+        zipped = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if is_zipped else nullcontext(raw)
+        with zipped as handle:
             if kind == "parquet":
                 frame.to_parquet(handle, index=False)
             elif kind == "jsonl":
@@ -325,15 +570,9 @@ def write_frame(
             else:
                 # Every text is quoted: left to itself the writer leaves a lone carriage return
                 # unquoted, and a reader then sees a new row.
-                frame.to_csv(
-                    handle,
-                    sep=_DELIMITERS[kind],
-                    index=False,
-                    mode="wb",
-                    encoding="utf-8",
-                    lineterminator="\n",
-                    quoting=csv.QUOTE_NONNUMERIC,
-                )
+                quoting = {"quoting": csv.QUOTE_NONNUMERIC, "lineterminator": "\n"}
+                sep = _OWN_DELIMITERS[kind]
+                frame.to_csv(handle, sep=sep, index=False, mode="wb", encoding="utf-8", **quoting)
     return guarded
 
 
@@ -344,7 +583,7 @@ def written_names(frame: pd.DataFrame, format: str) -> list[str]:
     ["'=a", 'b']
     """
     names = list(map(str, frame.columns))
-    if format.split(".")[0] in _DELIMITERS:
+    if format.split(".")[0] in _OWN_DELIMITERS:
         for place, name in enumerate(names):
             if name.startswith(FORMULA_STARTS):
                 while name in names:

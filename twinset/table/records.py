@@ -1,7 +1,8 @@
 """A private table as records: texts, label combinations and the schema.
 
 Everything wrong with a table is found here, before any model is loaded, and said in one line that
-names file, column and row but holds no cell. Knows nothing of tokens, prompts or privacy budgets.
+names file, column and row but holds no cell. Several columns become one text as `{title}: {body}`
+says, where no column has that very name. Knows nothing of tokens, prompts or privacy budgets.
 
 Nothing of the schema may depend on a single record: dtypes are stated by the table, or follow from
 the public values alone.
@@ -9,47 +10,59 @@ the public values alone.
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from difflib import get_close_matches
+from numbers import Number
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from twinset.errors import InputError
+from twinset.files.limits import check_names
 from twinset.privacy.mechanism.units import Units
-from twinset.table.arrow_columns import Labels, Texts, some_at_once
 from twinset.table.columns import (
-    check_table,
-    choose_columns,
-    has_text,
-    is_partial,
-    show,
-    show_unchosen,
-    with_joined_text,
-)
-from twinset.table.labels import (
-    OWNER,
-    PROMPT,
     LabelCodes,
-    LabelColumn,
-    LabelRules,
-    check_number_of_values,
+    Picked,
+    Piece,
+    TableReader,
+    Texts,
+    blocks,
+    collect_table,
+    facts_of,
+    has_text,
     label_codes,
-    public_labels,
+    plain_cell,
+    row_name,
+    some_at_once,
 )
-from twinset.table.read import facts_of, read_frame, reading_notes, row_name
-from twinset.table.schema import CONTROL, ORDERED, Attribute, Combination, LabelValue, Schema
-from twinset.table.text_files import Layout
+from twinset.table.labels import LabelColumn, LabelRules, attribute_of, dtype_name, settle_labels
+from twinset.table.schema import CONTROL, Combination, Schema, plain
 
 FEW = 20  # one row in this many may lack something, and is left out
 LOST = "\ufffd"  # the character that stands for one
+JOINED = "text"  # what the twin calls joined columns
 _LOST = f"{LOST} for characters that were lost"
 _HARMLESS = bytes(byte for byte in range(256) if not CONTROL.search(chr(byte)))
-_CONVERTED = ("date", "time", "period", "decimal", "duration")  # dtypes whose values are changed
+_WRITABLE = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
+_GUESS_LABELS, _GUESS_WORDS = 50, 4  # values of labels at most, words of texts at least
+_FIRST = 1000  # cells that a missing header is recognised by
+# What people call a column of labels. One of these is taken however rare some of its values are.
+_LABEL_NAMES = frozenset(
+    "label labels sentiment class category categories stars rating ratings score target topic "
+    "emotion verdict polarity grade".split()
+)
+_SENTENCE = re.compile(r"[.,;!?]\s|[.,;!]$|[，。！？]")
+_WIDE = re.compile("[\u2e80-\ud7af]")
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ class Records:
         """Return the table's rows, from 0, that have some units, by the numbers of these."""
         assert isinstance(self.texts, Texts)
         chosen = units if self.owners is None else np.flatnonzero(np.isin(self.owners, units))
-        rows: list[int] = self.texts.rows[chosen].tolist()
+        rows: list[int] = self.texts.places[chosen].tolist()
         return rows
 
     def split(self, rows: Sequence[int]) -> tuple[Records, Records | None]:
@@ -95,8 +108,8 @@ class Records:
         if not rows:
             return self, None
         texts, labels = self.texts, self.labels
-        assert isinstance(texts, Texts) and isinstance(labels, Labels)
-        is_held = np.isin(texts.rows, rows)
+        assert isinstance(texts, Texts) and isinstance(labels, Picked)
+        is_held = np.isin(texts.places, rows)
         if is_held.all():
             raise InputError("`hold_out` leaves no row to train on; make it smaller, or 0")
         parts = []
@@ -104,8 +117,8 @@ class Records:
             owners = None if self.owners is None else self.owners[places]
             part = replace(
                 self,
-                texts=Texts(texts.column, texts.rows[places], texts.mend),
-                labels=Labels(labels.numbers[places], labels.known),
+                texts=replace(texts, places=texts.places[places]),
+                labels=replace(labels, places=labels.places[places]),
                 owners=None if owners is None else np.unique(owners, return_inverse=True)[1],
             )
             parts.append(part)
@@ -125,20 +138,235 @@ class Records:
         return found.hexdigest()
 
 
-def read_records(
-    path: str | Path,
+# -- which columns, and what messages call them ----------------------------------------------------
+
+
+def check_table(frame: pd.DataFrame, source: str) -> None:
+    """Refuse a table without rows, or whose columns cannot be named."""
+    check_names(frame.columns, source)
+    if frame.empty:
+        raise InputError(f"{source}: the table has no rows; give a table with records")
+    if not all(isinstance(name, str) for name in frame.columns):
+        raise InputError(f"{source}: column names must be text; rename the columns")
+
+
+def show(names: Sequence[str], frame: pd.DataFrame) -> str:
+    """Quote column names where cells tell that they are names. Number others, and long ones."""
+    verdicts = {verdict for verdict in _header_verdicts(frame).values() if verdict is not None}
+    quoted = [
+        repr(name)
+        if name not in frame or (verdicts == {True} and len(name) <= 40 and name.isprintable())
+        else f"number {frame.columns.get_loc(name) + 1}"
+        for name in names[:30]
+    ]
+    plural = "columns" if len(names) > 1 else "column"
+    missing = " (is the header row missing?)" if False in verdicts else ""
+    return f"{plural} {', '.join(quoted)}" + (", …" if len(names) > 30 else "") + missing
+
+
+def _header_verdicts(frame: pd.DataFrame) -> dict[str, bool | None]:
+    """Return for each column whether its name is unlike its first cells. None: they do not tell.
+
+    A record's text in the header's place is a sentence, or as long as most texts are.
+    """
+    verdicts: dict[str, bool | None] = {}
+    for name in frame.columns:
+        cells = frame[name].iloc[:_FIRST].dropna().tolist()
+        are_numbers = bool(cells) and all(isinstance(cell, Number | np.bool_) for cell in cells)
+        is_number = re.fullmatch(r"\s*[-+]?[\d_.]+([eE][-+]?\d+)?\s*", name) is not None
+        lengths = [_count_words(cell) for cell in cells if isinstance(cell, str)]
+        own = _count_words(name)
+        if (are_numbers and is_number) or name in map(str, cells):
+            verdicts[name] = False
+        elif sum(lengths) < _GUESS_WORDS * max(1, len(lengths)):
+            verdicts[name] = True if name.strip().casefold() in _LABEL_NAMES else None
+        elif own >= _GUESS_WORDS or _SENTENCE.search(name):
+            verdicts[name] = False
+        else:
+            is_short = sum(n <= own for n in lengths) <= len(lengths) / 100
+            verdicts[name] = True if is_short else None
+    return verdicts
+
+
+def _count_words(text: str) -> int:
+    """Return about how many words a text has. Chinese and its like have no spaces between them."""
+    return len(text.split()) + (0 if text.isascii() else len(_WIDE.findall(text)) // 2)
+
+
+def is_partial(name: str, frame: pd.DataFrame) -> bool:
+    """Return whether a name is a JSONL key that some rows lack: it is data, as their cells are."""
+    return facts_of(frame).is_named_by_rows and bool(frame[name].isna().any())
+
+
+def show_unchosen(names: Sequence[str], frame: pd.DataFrame) -> str:
+    """Quote names that the owner did not give, but only count keys that some rows lack."""
+    partial = [name for name in names if is_partial(name, frame)]
+    shared = [name for name in names if name not in partial]
+    keys = f"{len(partial)} {'keys' if len(partial) > 1 else 'key'} that not every row has"
+    return " and ".join([show(shared, frame)] * bool(shared) + [keys] * bool(partial))
+
+
+def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
+    """Refuse names that no column has."""
+    for name in names:
+        if name not in frame.columns:
+            folded = {column.casefold(): column for column in frame.columns if len(column) <= 100}
+            matches = [folded[match] for match in get_close_matches(name.casefold(), folded, n=2)]
+            close = [match for match in matches if not is_partial(match, frame)]
+            hint = f", did you mean {show(close, frame)}? It" if close else "; it"
+            has = show_unchosen(list(frame.columns), frame)
+            raise InputError(f"{source}: no column {name!r}{hint} has {has}")
+
+
+def choose_columns(
+    frame: pd.DataFrame, text: str | None, attributes: list[str], source: str, notes: list[str]
+) -> tuple[str, list[str]]:
+    """Return the text column and the label columns: as given, or guessed and noted.
+
+    A JSONL key that some rows lack is never guessed: its name would leave the house with the twin.
+
+    Raises:
+        InputError: there is no such column, or nothing or several to guess.
+    """
+    check_named(frame, ([] if text is None else [text]) + attributes, source)
+    if len(set(attributes)) < len(attributes):
+        raise InputError(f"{source}: an attribute is given twice; give each `attribute` once")
+    if text in attributes:
+        raise InputError(f"{source}: {text!r} is both `text` and `attributes`; choose one of them")
+    if text is None:
+        rest, found = [name for name in frame.columns if name not in attributes], []
+        for name in rest:
+            # most cells are strings, mostly distinct, of several words
+            cells = (cell for some in blocks(frame[name]) for cell in some.tolist())
+            rows = np.flatnonzero([isinstance(cell, str) for cell in cells])
+            texts = Texts(frame[name].array, rows)
+            if (
+                len(texts) > len(frame) / 2
+                and sum(map(_count_words, texts)) >= _GUESS_WORDS * len(texts)
+                and texts.repeats() < len(texts) / 2
+            ):
+                found.append(name)
+        text = _guess(frame, found, rest, "a column of texts", "`text`", source)
+        notes.append(f"reading texts from {show([text], frame)} (guessed; `text` to change)")
+    if not attributes:
+        rest, found = [name for name in frame.columns if name != text], []
+        for name in rest:
+            # 2 to 50 plain values, no dates, in twice as many rows. However few rows have one of
+            # them: that a column is guessed must not depend on one record.
+            few = next(blocks(frame[name]))  # of most columns of texts these tell
+            if few.dtype.kind in "Mm" or any(isinstance(c, datetime.date) for c in few.tolist()):
+                continue
+            with suppress(InputError):
+                if len(label_codes(few, "").values) <= _GUESS_LABELS:
+                    codes = label_codes(frame[name], "")
+                    most, filled = _GUESS_LABELS, int((codes.numbers >= 0).sum())
+                    if 2 <= len(codes.values) <= min(most, max(2, filled / 2)):
+                        found.append(name)
+        # called as labels are: a single one whatever its cells are, of several those of few values
+        named = [name for name in rest if name.strip().casefold() in _LABEL_NAMES]
+        found = named if len(named) == 1 else [name for name in named if name in found] or found
+        label = _guess(frame, found, rest, "a column of labels", "`attributes`", source)
+        attributes = [label]
+        notes.append(
+            f"reading labels from {show([label], frame)} (guessed; `attributes` to change)"
+        )
+    return text, attributes
+
+
+def _guess(
+    frame: pd.DataFrame, found: list[str], names: list[str], what: str, option: str, source: str
+) -> str:
+    """Return the one column that was found among `names`. Refuse to guess where there is doubt."""
+    if len(found) == 1 and is_partial(found[0], frame):
+        raise InputError(
+            f"{source}: {show(found, frame)} may be {what}, but not every row has this key; "
+            f"choose it with {option}, which makes its name public"
+        )
+    if len(found) > 1:
+        join = ", or join some: {title}: {body}" if option == "`text`" else ""
+        raise InputError(
+            f"{source}: {show(found, frame)} may each be {what}; choose with {option}{join}"
+        )
+    if not found:
+        choice = show_unchosen(names, frame) if names else "no other column"
+        raise InputError(
+            f"{source}: nothing looks like {what}; choose with {option}. It has {choice}"
+        )
+    # where row 1 seems to be the header, the twin would carry a record's cells as its own names
+    verdicts = _header_verdicts(frame)
+    like_cells = [other for other, verdict in verdicts.items() if verdict is False]
+    if not like_cells and verdicts[found[0]] is None:
+        column = blocks(frame[found[0]])
+        like_cells = found * any(found[0] in set(map(str, cells.tolist())) for cells in column)
+    if like_cells:
+        place = frame.columns.get_loc(like_cells[0]) + 1
+        raise InputError(
+            f"{source}: the name of column number {place} is like one of its values: is the header "
+            f"row missing? Add one, or choose with {option}, which makes a column's name public"
+        )
+    return found[0]
+
+
+def with_joined_text(
+    frame: pd.DataFrame,
     text: str | None,
-    attributes: Sequence[str],
-    split: str | None = None,
-    drop_empty: bool = False,
-    reserved: Sequence[str] = (),
-    rules: LabelRules | None = None,
-    layout: Layout | None = None,
-) -> tuple[Records, list[str]]:
-    """Read a table from a file, folder or hub name: `read_frame`, then `records_from_frame`."""
-    frame = read_frame(path, split, layout=layout)
-    options = {"drop_empty": drop_empty, "reserved": reserved, "rules": rules}
-    return records_from_frame(frame, text, attributes, source=str(path), **options)  # type: ignore[arg-type]
+    keep: Sequence[str] = (),
+    source: str = "table",
+    folder: Path | None = None,
+) -> tuple[pd.DataFrame, str | None, list[str]]:
+    """Return a table with the text column that is asked for, its name, and notes for the owner.
+
+    Args:
+        frame: the table.
+        text: a column, or a template of columns between braces. None: to be guessed later.
+        keep: joined columns that are needed for themselves.
+        source: what to call the table in messages.
+        folder: private to its owner: texts of a large table are kept on the disk there.
+
+    Raises:
+        InputError: the template names no column of the table, or one that is not of plain values.
+    """
+    if text is None or text in frame.columns or "{" not in text:
+        return frame, text, []
+    try:  # a shell leaves line breaks and tabs as they are typed
+        parts = list(Formatter().parse(text.replace("\\n", "\n").replace("\\t", "\t")))
+    except ValueError:
+        parts = []
+    if not any(name for _, name, _, _ in parts) or any(n == "" or s or c for _, n, s, c in parts):
+        raise InputError(
+            "`text`: a template has columns between braces and nothing else there, as in "
+            "{title}: {body}; or name one column"
+        )
+    used = list(dict.fromkeys(name for _, name, _, _ in parts if name is not None))
+    check_named(frame, used, source)
+
+    def pieces() -> Iterator[Piece]:
+        for some in blocks(frame[used]):
+            written = {}
+            for name in used:
+                filled = some[name].astype(object).where(some[name].notna(), None).tolist()
+                if not all(cell is None or isinstance(cell, _WRITABLE) for cell in filled):
+                    raise InputError(
+                        f"{source}: {show([name], frame)} holds lists or objects, which cannot be "
+                        "joined into a text; leave it out of `text`"
+                    )
+                written[name] = ["" if cell is None else plain(plain_cell(cell)) for cell in filled]
+            rows = []
+            for row in zip(*written.values(), strict=True):
+                by_name = dict(zip(used, row, strict=True))
+                filled = "".join(f"{lead}{by_name[n] if n else ''}" for lead, n, _, _ in parts)
+                # an empty text where all its parts are blank: its literals say nothing
+                rows.append(filled.strip() if any(map(str.strip, row)) else "")
+            yield len(rows), {JOINED: rows}
+
+    name = JOINED if JOINED in used or JOINED not in frame.columns else f"joined_{JOINED}"
+    column = collect_table(TableReader(pieces()), folder)[JOINED].set_axis(frame.index)
+    rest = frame.drop(columns=[n for n in used if n not in keep or n == name])
+    notes = [f"joining {show(used, frame)} into one, which the twin calls {name!r}"]
+    return rest.assign(**{name: column}), name, notes
+
+
+# -- from a table to records -----------------------------------------------------------------------
 
 
 def records_from_frame(
@@ -148,7 +376,6 @@ def records_from_frame(
     *,
     source: str = "table",
     drop_empty: bool = False,
-    reserved: Sequence[str] = (),
     owner: str | None = None,
     rules: LabelRules | None = None,
     strict: bool = False,
@@ -163,7 +390,6 @@ def records_from_frame(
         source: what to call the table in messages.
         drop_empty: leave out rows whose text or label is missing, blank or (text) not a string,
             however many; else one row in `FEW`.
-        reserved: special tokens of the tokenizer, which no text or label may contain.
         owner: column that says whose a record is. The twin does not have it.
         rules: which label values are public. None: all, for rows of which nothing is published.
         strict: refuse such rows, and control characters in texts, which are removed else.
@@ -177,7 +403,7 @@ def records_from_frame(
         InputError: the table cannot be used; the message holds no cell.
     """
     check_table(frame, source)
-    notes = reading_notes(frame)
+    notes = list(facts_of(frame).notes)
     frame, text, joined = with_joined_text(frame, text, attributes, source, folder)
     notes += joined
     attributes = list(attributes) or (rules.names if rules else [])
@@ -221,23 +447,22 @@ def records_from_frame(
         for name in attributes
     ]
     if rules is not None:
-        columns, kept = _settle_labels(columns, frame, rules, source, notes)
+        columns, kept = settle_labels(columns, frame, rules, source, notes)
         rows, owners = rows[kept], None if owners is None else owners[kept]
 
-    # characters and tokens that no model may see
-    texts, labels = Texts(frame[text], rows), {column.name: column.codes for column in columns}
+    # characters that no model may see
+    texts, labels = Texts(frame[text].array, rows), {c.name: c.codes for c in columns}
     if not strict and (bad := len(texts.rows_where(_has_control))):
         notes.append(
             f"removed control characters from {bad} text{'s' * (bad > 1)} (`strict` refuses them)"
         )
-        texts = Texts(frame[text], rows, lambda cell: CONTROL.sub("", cell))
+        texts = replace(texts, change=lambda cell: CONTROL.sub("", cell))
     _refuse_where(frame, texts, labels, places, _has_control, "a control character")
     if strict:
         _refuse_where(frame, texts, labels, places, lambda cell: LOST in cell, _LOST)
     elif lost := len(texts.rows_where(lambda cell: LOST in cell)):
         hold = f"{lost} texts hold" if lost > 1 else "1 text holds"
         notes.append(f"{hold} {_LOST}, and the twin may too (`strict` refuses them)")
-    _refuse_tokens(frame, texts, labels, places, reserved)
 
     if dropped := [str(name) for name in frame.columns if name not in names]:
         them = "them" if len(dropped) > 1 else "it"
@@ -253,9 +478,9 @@ def records_from_frame(
 
     if not facts_of(frame).is_named_by_rows:  # in JSONL single rows decide the order of columns
         names = [str(name) for name in frame.columns if name in names]
-    released = tuple(_attribute_of(column, frame[column.name], rules) for column in columns)
+    released = tuple(attribute_of(column, frame[column.name], rules) for column in columns)
     # the text's dtype follows from no text: one cell that is a number must not decide it
-    schema = Schema(text, _dtype_name(frame[text], [""]), released, tuple(names))
+    schema = Schema(text, dtype_name(frame[text], [""]), released, tuple(names))
     numbers = np.zeros(1, np.int32)  # (N,) of each row's combination in `schema.combinations`
     for attribute, column in zip(released, columns, strict=True):
         place = {value: number for number, value in enumerate(attribute.values)}
@@ -263,7 +488,7 @@ def records_from_frame(
         numbers = numbers * len(place) + moved[column.codes.numbers]
     # who declared each column's values, for the ledger
     whose = {column.name: column.whose for column in columns if column.whose is not None}
-    return Records(texts, Labels(numbers, schema.combinations), schema, owners, whose), notes
+    return Records(texts, Picked(schema.combinations, numbers), schema, owners, whose), notes
 
 
 def _number_owners(
@@ -287,67 +512,27 @@ def _number_owners(
     return pd.factorize(cells)[0]
 
 
-def _settle_labels(
-    columns: Sequence[LabelColumn],
-    frame: pd.DataFrame,
-    rules: LabelRules,
-    source: str,
-    notes: list[str],
-) -> tuple[list[LabelColumn], np.ndarray]:
-    """Return each column with its public labels, of rows that have one, and (n,) which these are.
-
-    What is not declared is looked at in the rows that are left, as if there were no others: a value
-    may be rare in them alone, and all of theirs may be whole numbers.
-    """
-    for name in rules.names:  # a declaration that would do nothing
-        if name not in [column.name for column in columns]:
-            option = "labels" if name in rules.declared else "bins"
-            raise InputError(f"`{option}`: {name!r} is no label column; add it to `attributes`")
-    declared = {c.name: public_labels(c, rules, notes) for c in columns if c.name in rules.names}
-    has_all = np.ones(len(columns[0].rows), bool)
-    for column in declared.values():
-        has_all &= column.codes.numbers >= 0
-    kept, settled = np.flatnonzero(has_all), []
-    if not len(kept):
-        raise InputError(f"{source}: no row has declared values of all its labels; check `labels`")
-    for column in columns:
-        if column.name in declared:  # all declared values stay
-            found = declared[column.name]
-            settled.append(
-                replace(found, codes=replace(found.codes, numbers=found.codes.numbers[kept]))
-            )
-        else:
-            column = column.of_rows(kept)
-            codes = column.codes.as_whole_numbers(frame[column.name])
-            settled.append(public_labels(replace(column, codes=codes), rules, notes))
-    return settled, kept
-
-
 def check_reserved(
     records: Records, frame: pd.DataFrame, reserved: Sequence[str], source: str = "table"
 ) -> None:
-    """Refuse special tokens of a tokenizer, as `records_from_frame` does if it is given them."""
+    """Refuse special tokens of a tokenizer: a model takes them for the end of a text.
+
+    Args:
+        records: of the table.
+        frame: the table, for the names of its rows.
+        reserved: the tokens.
+        source: what to call the table in messages.
+    """
     schema, texts, labels = records.schema, records.texts, records.labels
-    assert isinstance(texts, Texts) and isinstance(labels, Labels)
+    assert isinstance(texts, Texts) and isinstance(labels, Picked)
     found = {
-        attribute.name: LabelCodes(labels.numbers, [known[place] for known in labels.known])
+        attribute.name: LabelCodes(labels.places, [known[place] for known in labels.items])
         for place, attribute in enumerate(schema.attributes)
     }
     places = {name: f"{source}: {show([name], frame)}" for name in (schema.text, *found)}
-    _refuse_tokens(frame, texts, found, places, reserved)
-
-
-def _refuse_tokens(
-    frame: pd.DataFrame,
-    texts: Texts,
-    labels: Mapping[str, LabelCodes],
-    places: Mapping[str, str],
-    tokens: Sequence[str],
-) -> None:
-    """Refuse what a model takes for the end of a text."""
-    if filled := [token for token in tokens if token.strip()]:
+    if tokens := [token for token in reserved if token.strip()]:
         what = "a special token of the base model"
-        _refuse_where(frame, texts, labels, places, lambda c: any(t in c for t in filled), what)
+        _refuse_where(frame, texts, found, places, lambda c: any(t in c for t in tokens), what)
 
 
 def _refuse_where(
@@ -363,7 +548,7 @@ def _refuse_where(
         if name in labels:
             pairs = enumerate(labels[name].values)
             numbers = [n for n, value in pairs if isinstance(value, str) and is_bad(value)]
-            bad = texts.rows[np.isin(labels[name].numbers, numbers)].tolist()
+            bad = texts.places[np.isin(labels[name].numbers, numbers)].tolist()
         else:
             bad = texts.rows_where(is_bad)
         if bad:
@@ -379,34 +564,3 @@ def _has_control(text: str) -> bool:
         return bool(text.encode().translate(None, _HARMLESS))
     except UnicodeEncodeError:  # half of a surrogate pair
         return True
-
-
-def _attribute_of(column: LabelColumn, cells: pd.Series, rules: LabelRules | None) -> Attribute:
-    """Return what of a label column is released: its values, their order and its dtype.
-
-    `column` has the rows that are taken, `cells` are all of the table's.
-    """
-    values = tuple(column.codes.values)
-    if column.whose not in (OWNER, PROMPT):
-        found = column.codes.of_rows(np.arange(len(column.codes.numbers)))
-        check_number_of_values(found, column.place, column.name)
-        is_ordered = _is_ordered(cells)
-        order = cells.cat.categories.tolist() if is_ordered else sorted(found.values)
-        values = tuple(value for value in order if value in set(found.values))
-    elif rules is not None and column.name in rules.bins:
-        return Attribute(column.name, str(pd.Series(values).dtype), values)
-    return Attribute(column.name, _dtype_name(cells, values), values)
-
-
-def _dtype_name(column: pd.Series, values: Sequence[LabelValue]) -> str:
-    """Return the dtype of a twin's column: as stated, or what the public values alone have."""
-    if _is_ordered(column):
-        return ORDERED
-    stated, plain = facts_of(column).dtype(column), str(pd.Series(list(values)).dtype)
-    if stated is None or stated.startswith(_CONVERTED) or (stated == "object" and plain != "str"):
-        return plain
-    return stated
-
-
-def _is_ordered(column: pd.Series) -> bool:
-    return isinstance(column.dtype, pd.CategoricalDtype) and bool(column.dtype.ordered)

@@ -26,10 +26,7 @@ Combination = tuple[LabelValue, ...]
 
 @dataclass(frozen=True)
 class Attribute:
-    """A label column: its name, pandas dtype and the set of its values, in a fixed order.
-
-    The set of values is taken as public. The ledger says so.
-    """
+    """A label column: its name, pandas dtype and its public values, in a fixed order."""
 
     name: str
     dtype: str
@@ -90,6 +87,11 @@ class Schema:
             Attribute(a["name"], a["dtype"], tuple(a["values"])) for a in data["attributes"]
         )
         return cls(data["text"], data["text_dtype"], attributes, tuple(data["columns"]))
+
+
+def plain(value: Any) -> str:
+    """Return a value as a person writes it: 5 for 5.0."""
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def read_line(line: str) -> list[str]:

@@ -19,9 +19,9 @@ import numpy as np
 from twinset.errors import InputError
 from twinset.files.import_path import find_folder
 from twinset.files.limits import SMALL, read_text
-from twinset.table.schema import Combination, Schema
+from twinset.table.schema import Combination, Schema, plain
 
-GENERIC = "generic"
+GENERIC, _ALL = "generic", " with {attributes}"  # which stands for all of a table's
 
 # A placeholder is a column name between braces, looked up as it stands. `str.format` is never used:
 # its attribute access, indices and conversions have no meaning here, and column names may hold any
@@ -72,12 +72,7 @@ class Template:
     attributes: tuple[str, ...]
 
     def render(self, combination: Combination) -> str:
-        """Return the prompt of one label combination, its values in the order of `attributes`.
-
-        >>> template = Template("mine", "Write a {star rating} review:", {}, ("star rating",))
-        >>> template.render((5.0,))
-        'Write a 5 review:'
-        """
+        """Return the prompt of one label combination, its values in the order of `attributes`."""
         words = {
             name: self.wording.get(name, {}).get(plain(value), plain(value))
             for name, value in zip(self.attributes, combination, strict=True)
@@ -165,11 +160,7 @@ def _scales(wording: Mapping[str, Any]) -> list[Any]:
     return [words for each in lists for words in each]
 
 
-def load_template(
-    source: PromptFile | str | Path | None,
-    schema: Schema,
-    wording: Mapping[str, Words] | None = None,
-) -> Template:
+def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Template:
     """Return the template that `source` names, checked against the schema.
 
     Args:
@@ -177,7 +168,6 @@ def load_template(
             `None` for the generic template. White space at a prompt's end is dropped, for its last
             token must not be a lone space.
         schema: the table's label columns and their values.
-        wording: more words for single values, by attribute; they win over the template's own.
 
     Raises:
         InputError: no such template, a placeholder without a column, a label column without a
@@ -185,17 +175,11 @@ def load_template(
     """
     written = source if isinstance(source, PromptFile) else written_template(source)
     columns = [attribute.name for attribute in schema.attributes]
-    listed = " and ".join(f"{name}: {{{name}}}" for name in columns)
-
-    def generic(pattern: str) -> str:
-        """Return "Write a text with sentiment: {sentiment} and product: {product}:"."""
-        return pattern.replace(" with {attributes}", f" with {listed}" if listed else "")
-
-    is_generic = written.name == GENERIC
-    name, pattern = (
-        written.name,
-        generic(written.pattern) if is_generic else written.pattern.rstrip(),
-    )
+    # the generic one becomes "Write a text with sentiment: {sentiment} and product: {product}:"
+    listed = " with " + " and ".join(f"{name}: {{{name}}}" for name in columns) if columns else ""
+    name, pattern = written.name, written.pattern.rstrip()
+    if name == GENERIC:
+        pattern = pattern.replace(_ALL, listed)
     if len(pattern) > MOST_PROMPT:
         raise InputError(f"{name}: the prompt has more than {MOST_PROMPT} characters; shorten it")
     if braced := [column for column in columns if set(column) & set("{}")]:
@@ -203,7 +187,8 @@ def load_template(
     if set(PLACEHOLDER.sub("", pattern)) & set("{}"):
         raise InputError(f"{name}: a brace is open, empty or nested; write {{column}} for a value")
     named = placeholders(pattern)
-    own = f'write your own, such as `prompt="{generic(written_template(GENERIC).pattern)}"`'
+    usual = written_template(GENERIC).pattern.replace(_ALL, listed)
+    own = f'write your own, such as `prompt="{usual}"`'
     for unknown in (column for column in named if column not in columns):
         raise InputError(
             f"{name}: the prompt names {{{unknown}}}, which is no attribute of the table (it has:"
@@ -212,31 +197,26 @@ def load_template(
     for missing in (column for column in columns if column not in named):
         raise InputError(f"{name}: the prompt lacks the attribute {{{missing}}}; {own}")
 
-    words: dict[str, dict[str, str]] = {column: {} for column in columns}
-    for said_by, given in ((name, written.wording), ("wording", wording or {})):
-        for unknown in (column for column in given if column not in columns):
+    words: dict[str, dict[str, str]] = {}
+    for unknown in (column for column in written.wording if column not in columns):
+        raise InputError(
+            f"{name}: wording for {unknown!r}, which is no attribute; they are {', '.join(columns)}"
+        )
+    for attribute in schema.attributes:
+        meant = written.wording.get(attribute.name, {})
+        values = list(map(plain, attribute.values))
+        if not isinstance(meant, Mapping):  # scales, of which the first that fits is meant
+            scale = next((dict(each) for each in meant if _fits(each, set(values))), {})
+            meant = {key: word for key, word in scale.items() if key in values}
+        for unknown in (value for value in meant if value not in values):
             raise InputError(
-                f"{said_by}: wording for {unknown!r}, which is no attribute; they are "
-                f"{', '.join(columns)}"
+                f"{name}: wording for {attribute.name} = {unknown!r}, a value the table "
+                f"does not have; its values are {', '.join(values)}"
             )
-        for attribute in schema.attributes:
-            meant, values = given.get(attribute.name, {}), list(map(plain, attribute.values))
-            if not isinstance(meant, Mapping):  # scales, of which the first that fits is meant
-                fitting = (dict(scale) for scale in meant if _fits(scale, set(values)))
-                scale = next(fitting, {})
-                meant = {key: word for key, word in scale.items() if key in values}
-            for unknown in (value for value in meant if value not in values):
-                raise InputError(
-                    f"{said_by}: wording for {attribute.name} = {unknown!r}, a value the table "
-                    f"does not have; its values are {', '.join(values)}"
-                )
-            words[attribute.name] |= meant
-    template = Template(
-        name=Path(name).name,  # saved and shown in shared files: no path of this machine
-        pattern=pattern,
-        wording={column: own for column, own in words.items() if own},
-        attributes=tuple(columns),
-    )
+        if meant:
+            words[attribute.name] = dict(meant)
+    # its name is saved and shown in shared files: no path of this machine
+    template = Template(Path(name).name, pattern, words, tuple(columns))
     first: dict[str, Combination] = {}  # two combinations that the model could not tell apart
     for combination in schema.combinations:
         prompt = template.render(combination)
@@ -353,10 +333,3 @@ def fill(pattern: str, values: Mapping[str, Any]) -> str:
     'Write a 5 review:'
     """
     return PLACEHOLDER.sub(lambda match: plain(values[match[1]]), pattern)
-
-
-def plain(value: Any) -> str:
-    """Return a value as a person writes it: 5 for 5.0."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)

@@ -24,10 +24,10 @@ import pyarrow as pa
 import torch
 
 from twinset.errors import InputError
-from twinset.files.atomic import synced, write_json
+from twinset.files.atomic import flush, write_json
 from twinset.privacy.clipping import Sequences
 from twinset.privacy.mechanism.counts import Text
-from twinset.table.arrow_columns import Labels, LazySequence, map_file, some_at_once
+from twinset.table.columns import Picked, some_at_once
 from twinset.table.records import Records
 from twinset.table.schema import Combination
 from twinset.table.templates import Template, wrong_combinations
@@ -65,26 +65,6 @@ def batches_of_one_length(
         members, size = list(same), at_once(common)
         for start in range(0, len(members), size):
             yield common, members[start : start + size]
-
-
-class TokenLists(LazySequence[list[int]]):
-    """Rows of tokens in Arrow, (N,) lists of int32: all ids in one, and where each row begins."""
-
-    def __init__(self, column: pa.ChunkedArray) -> None:
-        self._chunks = [(chunk.offsets.to_numpy(), chunk.values) for chunk in column.chunks]
-        self._ends = np.cumsum([0, *map(len, column.chunks)])  # rows before and in each chunk
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
-
-    def cell(self, index: int) -> list[int]:
-        """Return one row."""
-        row = range(len(self))[index]
-        chunk = int(np.searchsorted(self._ends, row, "right")) - 1
-        (offsets, values), place = self._chunks[chunk], row - int(self._ends[chunk])
-        start, end = offsets[place : place + 2].tolist()
-        ids: list[int] = values[start:end].to_numpy().tolist()
-        return ids
 
 
 @dataclass(frozen=True)
@@ -125,10 +105,6 @@ class TokenisedRecords:
         """Return every padded length that records can have, with texts of up to `most` tokens."""
         longest = max(map(len, self.prompts.values())) + most
         return sorted({padded(length, self.context) for length in range(1, longest + 1)})
-
-    def sequences_per_record(self, mismatched: int) -> int:
-        """Return K for this number of wrong prompts a record: there may be fewer combinations."""
-        return 1 + min(mismatched, len(self.prompts) - 1)
 
     def digest(self, index: int) -> int:
         """Return a number of 64 bits that a record's text and label alone decide.
@@ -180,7 +156,8 @@ class TokenisedRecords:
         """Return the same texts behind other prompts, also for those who open the folder later."""
         if self.folder is not None:
             facts = json.loads((self.folder / FACTS).read_text("utf-8"))
-            write_json(self.folder / FACTS, facts | {"prompts": _plain(prompts)})
+            pairs = [[list(combination), ids] for combination, ids in prompts.items()]
+            write_json(self.folder / FACTS, facts | {"prompts": pairs})
         return replace(self, prompts=prompts)
 
     @classmethod
@@ -188,16 +165,21 @@ class TokenisedRecords:
         """Map what `tokenise` wrote into a folder, as workers do."""
         facts = json.loads((folder / FACTS).read_text("utf-8"))
         prompts = {tuple(combination): ids for combination, ids in facts["prompts"]}
-        with open(folder / TOKENS, "rb") as file:
-            table = pa.ipc.open_stream(map_file(file)).read_all()
-        return cls(
-            TokenLists(table["ids"]),
-            Labels(table["label"].to_numpy(), list(prompts)),
-            prompts,
-            facts["truncated"],
-            facts["context"],
-            folder,
-        )
+        table = pa.ipc.open_stream(pa.memory_map(str(folder / TOKENS))).read_all()
+        return cls(*_rows_of(table, prompts), prompts, facts["truncated"], facts["context"], folder)
+
+
+def _rows_of(
+    table: pa.Table, prompts: dict[Combination, list[int]]
+) -> tuple[Picked[list[int]], Picked[Combination]]:
+    """Return the ids and the label of each row of Arrow's, made when they are asked for."""
+
+    def ids_of(row: pa.ListScalar) -> list[int]:
+        ids: list[int] = row.values.to_numpy().tolist()
+        return ids
+
+    labels: Picked[Combination] = Picked(list(prompts), table["label"].to_numpy())
+    return Picked(table["ids"], range(len(table)), ids_of), labels
 
 
 def prompt_tokens(
@@ -282,21 +264,16 @@ def tokenise(
 
     if folder is None:
         table = pa.Table.from_batches(batches(), _SCHEMA)
-        label_numbers = Labels(table["label"].to_numpy(), list(prompts))
-        return TokenisedRecords(
-            TokenLists(table["ids"]), label_numbers, prompts, truncated, context
-        )
+        return TokenisedRecords(*_rows_of(table, prompts), prompts, truncated, context)
     (folder / FACTS).unlink(missing_ok=True)
     part = folder / f"{TOKENS}.part"  # older tokens may be mapped still: they are not overwritten
     with pa.OSFile(str(part), "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
         for batch in batches():
             stream.write_batch(batch)
     part.rename(folder / TOKENS)
-    synced(folder)  # before what says that they are whole
-    facts = {"prompts": _plain(prompts), "truncated": truncated, "context": context}
+    for path in folder.iterdir():  # safe from a power cut, before what says that they are whole
+        flush(path)
+    pairs = [[list(combination), ids] for combination, ids in prompts.items()]
+    facts = {"prompts": pairs, "truncated": truncated, "context": context}
     write_json(folder / FACTS, facts)
     return TokenisedRecords.open(folder)
-
-
-def _plain(prompts: dict[Combination, list[int]]) -> list[list[list[Any]]]:
-    return [[list(combination), ids] for combination, ids in prompts.items()]

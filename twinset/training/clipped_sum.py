@@ -153,7 +153,9 @@ class WrongPrompts:
 
     def shapes(self, records: TokenisedRecords, speed: SpeedConfig, batch_size: int) -> BatchShapes:
         """Return the shapes of physical batches of records with these prompts."""
-        return BatchShapes(speed, batch_size, records.sequences_per_record(self.count))
+        # K: there may be fewer other label combinations
+        per_record = 1 + min(self.count, len(records.prompts) - 1)
+        return BatchShapes(speed, batch_size, per_record)
 
 
 # --- batches ------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from twinset.config import RunConfig
 from twinset.errors import InputError
-from twinset.files.import_path import worker_environment
+from twinset.files.import_path import safe_environment
 from twinset.models.base_model import load_base
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
 from twinset.progress import Silent
@@ -109,7 +109,10 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
     own, threads = torch.get_num_threads(), max(1, (os.cpu_count() or 1) // count)
     with TemporaryDirectory(prefix="twinset-group-") as folder:
         meeting = str(Path(folder, "meeting"))
-        limited = worker_environment() | {"OMP_NUM_THREADS": str(threads), **ONLY_HERE}
+        limited = safe_environment(finds_twinset=True) | {
+            "OMP_NUM_THREADS": str(threads),
+            **ONLY_HERE,
+        }
         others = [
             subprocess.Popen(
                 [sys.executable, "-P", "-m", WORKER, meeting, str(rank), str(count)],

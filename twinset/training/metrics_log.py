@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from twinset.config.plan import Plan
-from twinset.files.atomic import JsonLines, write_json
+from twinset.files.atomic import append_json, write_json
 from twinset.progress import Progress, StepReport
 
 _LAYER = re.compile(r"\.(\d+)\.")
@@ -26,7 +26,6 @@ class MetricsLog:
 
     def __init__(self, progress: Progress, internal: Path) -> None:
         self._progress, self._internal = progress, internal
-        self._metrics = JsonLines(internal / "metrics.jsonl")
         self.say, self.warn, self.count = progress.say, progress.warn, progress.count
         self.expect = progress.expect
         self.pretraining_step = progress.pretraining_step
@@ -34,7 +33,7 @@ class MetricsLog:
     def step(self, report: StepReport, plan: Plan) -> None:
         """See `Progress`. A figure that is not finite becomes null, as JSON has none."""
         figures = {k: v if math.isfinite(v) else None for k, v in asdict(report).items()}
-        self._metrics.append(figures)
+        append_json(self._internal / "metrics.jsonl", figures)
         self._progress.step(report, plan)
 
     def noise(self, mean_noise: Mapping[str, float]) -> None:

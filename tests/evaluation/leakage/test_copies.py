@@ -19,7 +19,7 @@ from evaluation.leakage.copies import (
     verbatim_scores,
 )
 from twinset.progress import Silent
-from twinset.table.ngrams import Vocabulary, rows_sharing_a_run, words_of
+from twinset.table.ngrams import number_words, rows_sharing_a_run, words_of
 
 LENGTH = 30  # words of a made-up text
 
@@ -52,8 +52,8 @@ def measure(twin, train, heldout, seed=1):
 
 
 def words_in(*tables):
-    vocabulary = Vocabulary()
-    return [vocabulary.words(table) for table in tables]
+    vocabulary: dict[str, int] = {}
+    return [number_words(table, vocabulary) for table in tables]
 
 
 ROWS, OTHERS, FRESH = (made_up(150, seed) for seed in (1, 2, 3))
