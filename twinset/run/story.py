@@ -455,7 +455,7 @@ def weigh_records(run: Run, batches: list[np.ndarray]) -> Tensor | None:
     def nats(places: Sequence[int]) -> Tensor:
         """Numbers of records → (n,) nats a token of their texts."""
         report = partial(run.progress.count, "texts weighed")
-        texts = Picked(tokens.texts, places)
+        texts: Picked[list[int]] = Picked(tokens.texts, places)
         return text_nats(run.trainer.model, run.base.tokenizer, texts, report)
 
     # the ledger's scale: what is stated is what is used

@@ -279,9 +279,10 @@ def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> L
         values += [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
         for value in found:
             number = parse_number(plain(value))
-            is_in = number is not None and edges[0] <= number <= edges[-1]
-            # the first bin has both its ends
-            places.append(max(0, bisect_left(edges, number) - 1) if is_in else -1)
+            if number is None or not edges[0] <= number <= edges[-1]:
+                places.append(-1)
+            else:  # the first bin has both its ends
+                places.append(max(0, bisect_left(edges, number) - 1))
     else:
         given = rules.declared.get(name)
         if given is None and rules.prompt is not None:

@@ -129,21 +129,20 @@ def _message_size(message: pa.Message) -> tuple[int, int]:
         found: int = struct.unpack_from(kind, data, at)[0]
         return found
 
-    def place(table: int, field: int) -> int:
-        """Return where a field of a table is; 0: it is left out."""
+    def find(table: int, field: int, is_table: bool = False) -> int:
+        """Return where a field of a table is, or the table that it points to; 0: nowhere."""
         vtable = table - read("<i", table)
         is_there = 4 + 2 * field < read("<H", vtable)
         offset = read("<H", vtable + 4 + 2 * field) if is_there else 0
-        return table + offset if offset else 0
+        at = table + offset if offset else 0
+        return at + read("<I", at or -1) if is_table else at  # at -1 nothing can be read
 
-    def follow(table: int, field: int) -> int:
-        at = place(table, field) or -1  # which cannot be read
-        return at + read("<I", at)
-
-    batch = follow(read("<I", 0), 2)  # Message.header
-    batch = follow(batch, 1) if message.type == "dictionary" else batch  # DictionaryBatch.data
-    length_at, is_compressed = place(batch, 0), place(batch, 3) > 0
-    start, total = follow(batch, 2), 0  # RecordBatch.buffers: a count, then pairs of 64 bits
+    batch = find(read("<I", 0), 2, is_table=True)  # Message.header
+    if message.type == "dictionary":
+        batch = find(batch, 1, is_table=True)  # DictionaryBatch.data
+    length_at, is_compressed = find(batch, 0), find(batch, 3) > 0
+    # RecordBatch.buffers: a count, then pairs of 64 bits
+    start, total = find(batch, 2, is_table=True), 0
     for offset, size in struct.iter_unpack("<qq", data[start + 4 :][: 16 * read("<I", start)]):
         plain = struct.unpack_from("<q", body, offset)[0] if is_compressed and size else -1
         total += max(size, plain)

@@ -456,7 +456,7 @@ def records_from_frame(
         notes.append(
             f"removed control characters from {bad} text{'s' * (bad > 1)} (`strict` refuses them)"
         )
-        texts = replace(texts, change=lambda cell: CONTROL.sub("", cell))
+        texts = Texts(texts.items, rows, lambda cell: CONTROL.sub("", cell))
     _refuse_where(frame, texts, labels, places, _has_control, "a control character")
     if strict:
         _refuse_where(frame, texts, labels, places, lambda cell: LOST in cell, _LOST)

@@ -42,7 +42,6 @@ class PromptFile:
     Args:
         name: the built-in's name, the file, or "`prompt`".
         pattern: the prompt, with `{column}` where a value goes.
-        description: one line for `twinset prompts`.
         wording: by attribute, either the words for single values (each value must exist in the
             table), or a list of scales, of which the first that fits the table's values is used.
         example_values: by attribute, values it was written for.
@@ -50,7 +49,6 @@ class PromptFile:
 
     name: str
     pattern: str
-    description: str = ""
     wording: Mapping[str, Words | Sequence[Words]] = field(default_factory=dict)
     example_values: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -113,14 +111,13 @@ def written_template(source: Template | str | Path | None) -> PromptFile:
         return builtins[name]
     if name.endswith(".toml"):
         try:
-            text = read_text(Path(name), SMALL)
+            return _parse(name, read_text(Path(name), SMALL))
         except InputError:
             raise
         except (OSError, ValueError) as error:  # not UTF-8, or a NUL in the path
             raise InputError(
                 f"{name}: cannot be read as a UTF-8 file; check the path of the template"
             ) from error
-        return _parse(name, text)
     if "{" in name:
         return PromptFile("`prompt`", name)
     shown = " ".join(name.split())[:60]
@@ -150,8 +147,7 @@ def _parse(name: str, text: str) -> PromptFile:
             f"{name}: wording must be a table of strings for each attribute, such as"
             ' [wording.stars] and below it 1 = "very bad"'
         )
-    shown, examples = data.get("description", ""), data.get("example_values", {})
-    return PromptFile(name, data["prompt"], shown, wording, examples)
+    return PromptFile(name, data["prompt"], wording, data.get("example_values", {}))
 
 
 def _scales(wording: Mapping[str, Any]) -> list[Any]:
