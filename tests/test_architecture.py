@@ -5,70 +5,44 @@ An import counts wherever it stands: inside a function, or for the type checker 
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterable
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-HEAVY = ("torch", "transformers", "datasets", "pandas", "opacus", "sklearn", "peft")
-MOST_ENTRIES = 20
+from tests.helpers.commands import ROOT, run_python
 
-# From the top down. Rooms of one line know nothing of each other.
+HEAVY = ("torch", "transformers", "datasets", "pandas", "opacus", "sklearn", "peft")
+LIGHT = (*HEAVY, "typer", "rich", "numpy")
+MOST_ENTRIES = 20
+TOPS = ("twinset", "evaluation", "tests")
+
+# `a > b`: a may import b, and b never a. Two without > between them know nothing of each other.
 ROOMS = {
+    "": "tests > cli > evaluation > twinset",
     "twinset": """
-        api commandline
-        run
-        pretraining sampling training
-        release
-        models
-        progress
-        config
-        policies
-        table
-        privacy
-        files
-        bounds
-        errors
+        api commandline > run > pretraining sampling training > release > models > progress
+        > config > policies > table > privacy > files > bounds > errors
     """,
-    "twinset.privacy": """
-        statement
-        clipping mechanism
-        accounting
-    """,
+    "twinset.privacy": "statement > clipping mechanism > accounting",
     "evaluation": """
-        bench
-        commands papers
-        demo
-        evaluate
-        report
-        comparison audit
-        leakage fidelity
-        utility
-        policy_runs
-        release
-        findings
+        bench > commands papers > demo > evaluate > report > comparison audit
+        > leakage fidelity > utility > policy_runs > release > findings
     """,
 }
-DOORS = {
-    ("twinset", "twinset.api"),
-    ("twinset.__main__", "twinset.commandline.app"),
-}  # they may lead up
+# these may lead up
+DOORS = {("twinset", "twinset.api"), ("twinset.__main__", "twinset.commandline.app")}
 
 Arrow = tuple[str, str]  # a module, and one that it imports
 
 
-def modules(*tops: str) -> dict[str, Path]:
-    """Return modules by their dotted names; a package's own is its `__init__`."""
-    files = [path for top in tops for path in (ROOT / top).rglob("*.py")] + [ROOT / "cli.py"]
-    names = {path: path.relative_to(ROOT).with_suffix("").parts for path in files}
-    return {".".join(p for p in parts if p != "__init__"): f for f, parts in names.items()}
-
-
-MODULES = modules("twinset", "evaluation", "tests")
+# Modules by their dotted names. A package's own is its `__init__`.
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in [ROOT / "cli.py", *(p for top in TOPS for p in (ROOT / top).rglob("*.py"))]
+}
+CODE = [name for name in MODULES if name.startswith(TOPS[:2])]
 
 
 def imports(source: str, package: str = "") -> set[str]:
@@ -85,57 +59,57 @@ def imports(source: str, package: str = "") -> set[str]:
     return found
 
 
-# a module's package is the dotted name of the folder that it lies in
-ARROWS: set[Arrow] = {
-    (name, other)
-    for name, path in MODULES.items()
-    for other in imports(path.read_text("utf-8"), ".".join(path.relative_to(ROOT).parent.parts))
-    if other in MODULES and other != name
-} - DOORS
+@cache  # not while pytest collects: two workers would wait for it
+def arrows() -> set[Arrow]:
+    """Return every import of one of our modules by another."""
+    found = set()
+    for name, path in MODULES.items():
+        # a module's package is the dotted name of the folder that it lies in
+        package = ".".join(path.relative_to(ROOT).parent.parts)
+        found |= {(name, other) for other in imports(path.read_text("utf-8"), package)}
+    return {(a, b) for a, b in found if b in MODULES and b != a} - DOORS
 
 
 def upward(arrows: Iterable[Arrow], house: str) -> list[str]:
     """Return the imports that lead from a room to one that is not below it."""
-    floors = enumerate(ROOMS[house].strip().splitlines())
-    floor = {room: number for number, line in floors for room in line.split()}
-    inside = [arrow for arrow in arrows if all(name.startswith(f"{house}.") for name in arrow)]
-    found = []
-    for module, other in inside:
-        here, there = (n.removeprefix(f"{house}.").split(".")[0] for n in (module, other))
-        if here in floor and there in floor and here != there and floor[there] <= floor[here]:
-            found.append(f"{module} imports {other}")
-    return sorted(found)
+    floors = enumerate(ROOMS[house].split(">"))
+    floor = {room: number for number, rooms in floors for room in rooms.split()}
+    found, inside = [], f"{house}." if house else ""
+    for module, other in arrows:
+        if module.startswith(inside) and other.startswith(inside):
+            here, there = (n.removeprefix(inside).split(".")[0] for n in (module, other))
+            if here != there and floor.get(there, 99) <= floor.get(here, -1):
+                found.append(f"{module} imports {other}")
+    return found
 
 
 @pytest.mark.parametrize("house", ROOMS)
 def test_imports_point_down_and_every_room_has_its_floor(house):
-    assert upward(ARROWS, house) == []
-    entries = (ROOT / house.replace(".", "/")).iterdir()
-    rooms = {path.stem for path in entries if path.suffix == ".py" or any(path.rglob("*.py"))}
-    assert rooms - {"__init__", "__main__"} == set(ROOMS[house].split())
-
-
-PLANTED = [  # sources of a module that import one above it
-    "from twinset.run.generate import generate\n",
-    "from twinset.run import generate\n",
-    "def f():\n    from twinset.run.generate import generate\n",
-    "from typing import TYPE_CHECKING\n"
-    "if TYPE_CHECKING:\n    from twinset.run.generate import generate\n",
-]
+    assert upward(arrows(), house) == []
+    if house:
+        entries = (ROOT / house.replace(".", "/")).iterdir()
+        rooms = {path.stem for path in entries if path.suffix == ".py" or any(path.rglob("*.py"))}
+        assert rooms - {"__init__", "__main__"} == set(re.findall(r"\w+", ROOMS[house]))
 
 
 def test_an_import_that_points_up_is_found():
-    for source in PLANTED:
+    plain = "from twinset.run.generate import generate\n"
+    for source in (
+        plain,
+        "from twinset.run import generate\n",
+        f"def f():\n    {plain}",
+        f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {plain}",
+    ):
         for module in ("twinset.table.records", "twinset.privacy.clipping.engine"):
             planted = {(module, other) for other in imports(source) & set(MODULES)}
             assert upward(planted, "twinset") == [f"{module} imports twinset.run.generate"]
-    statement, accounting = "twinset.privacy.statement.ledger", "twinset.privacy.accounting.events"
     for house, module, other in (
-        ("twinset.privacy", accounting, statement),
-        ("twinset.privacy", "twinset.privacy.clipping.engine", "twinset.privacy.mechanism.noise"),
-        ("evaluation", "evaluation.findings", "evaluation.report.page"),
+        ("twinset.privacy", "accounting.events", "statement.ledger"),
+        ("twinset.privacy", "clipping.engine", "mechanism.noise"),
+        ("evaluation", "findings", "report.page"),
     ):
-        assert upward({(module, other)}, house) == [f"{module} imports {other}"]
+        assert upward({(f"{house}.{module}", f"{house}.{other}")}, house)
+    assert upward({("twinset.run.story", "evaluation.release")}, "")
 
 
 def cycle(arrows: Iterable[Arrow]) -> list[str]:
@@ -151,21 +125,20 @@ def cycle(arrows: Iterable[Arrow]) -> list[str]:
 
 
 def between_packages(arrows: Iterable[Arrow]) -> set[Arrow]:
-    """Return the arrows between folders."""
-    ways = {(folder(module), folder(other)) for module, other in arrows}
+    """Return the arrows between folders. A module beside the packages is a package of its own."""
+
+    def package_of(module: str) -> str:
+        is_package = MODULES.get(module, ROOT).name == "__init__.py"
+        package = module if is_package else module.rpartition(".")[0]
+        return module if package in ROOMS or not package else package
+
+    ways = {(package_of(module), package_of(other)) for module, other in arrows}
     return {(here, there) for here, there in ways if here != there}
 
 
-def folder(module: str) -> str:
-    """Return a module's package. A module beside the packages counts as a package of its own."""
-    is_package = MODULES.get(module, ROOT).name == "__init__.py"
-    package = module if is_package else module.rpartition(".")[0]
-    return module if package in ROOMS or not package else package
-
-
 def test_no_file_and_no_package_leads_back_to_itself():
-    assert cycle(ARROWS) == []
-    assert cycle(between_packages(ARROWS)) == []
+    assert cycle(arrows()) == []
+    assert cycle(between_packages(arrows())) == []
     planted = {
         ("twinset.table.records", "twinset.models.adapters"),
         ("twinset.models.layers", "twinset.table"),
@@ -175,18 +148,16 @@ def test_no_file_and_no_package_leads_back_to_itself():
     assert set(cycle({("a", "b"), ("b", "c"), ("c", "a")})) == {"a", "b", "c"}
 
 
-def test_nothing_below_knows_evaluation_the_command_line_or_the_tests():
-    above = {"twinset": ("evaluation", "cli", "tests"), "evaluation": ("cli", "tests")}
-    tops = {(a, b): (a.split(".")[0], b.split(".")[0]) for a, b in ARROWS}
-    assert [arrow for arrow, (here, there) in tops.items() if there in above.get(here, ())] == []
+def test_privacy_knows_nothing_of_the_rest():
     inside = "twinset.privacy."
-    assert {b for a, b in ARROWS if a.startswith(inside) and not b.startswith(inside)} <= {
-        "twinset.privacy"
-    }
+    known = {b for a, b in arrows() if a.startswith(inside) and not b.startswith(inside)}
+    assert known <= {"twinset.privacy"}
 
+
+# -- what a source may not hold --------------------------------------------------------------------
 
 NAMES_DEVICES = ("twinset.models.device", "twinset.training.distributed")  # it carries sums
-GPU, CPU = re.compile(r"(cuda|mps|xpu)(:.*)?"), "cpu"
+GPU = re.compile(r"(cuda|mps|xpu)(:.*)?")
 
 
 def devices_in(source: str) -> list[str]:
@@ -206,14 +177,13 @@ def devices_in(source: str) -> list[str]:
             places = [*node.defaults, *filter(None, node.kw_defaults)]
         elif isinstance(node, ast.Compare):
             places = [*node.comparators]
-        found += [CPU for p in places if isinstance(p, ast.Constant) and p.value == CPU]
+        found += ["cpu" for p in places if isinstance(p, ast.Constant) and p.value == "cpu"]
     return found
 
 
 def test_one_module_names_devices():
     """All others take the model's: `device=x.device`. They move what they read with `.cpu()`."""
-    names = [n for n in MODULES if n.startswith(("twinset", "evaluation"))]
-    found = {n: devices_in(MODULES[n].read_text("utf-8")) for n in names if n not in NAMES_DEVICES}
+    found = {n: devices_in(MODULES[n].read_text("utf-8")) for n in CODE if n not in NAMES_DEVICES}
     assert {name: devices for name, devices in found.items() if devices} == {}
     planted = """
 x = torch.zeros(2, device="cpu").cuda() if torch.cuda.is_available() else y.to(f"cuda:{n}")
@@ -224,15 +194,47 @@ def f(device="cpu"): return x.to("cpu") if x.device.type == "cpu" else torch.dev
     assert sorted(devices_in(planted)) == sorted(named + 5 * ["cpu"])
 
 
+SPEAKS_FLAGS = (
+    "twinset.commandline",
+    "twinset.models.assets",  # pip's
+    "twinset.files.environment",  # reads what was typed
+)
+COMMAND = re.compile(r"`\w[\w.-]* [^`]*`")  # to be typed into a shell: a program's name goes first
+
+
+def text_of(node: ast.AST) -> str:
+    """Return what a string says, with {} where something is put in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) or "{}" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def flags_in(source: str) -> list[str]:
+    """Return the strings of a source that name a flag. Docstrings and whole commands may."""
+    nodes = [*ast.walk(ast.parse(source))]
+    documents = {id(n.value) for n in nodes if isinstance(n, ast.Expr)}
+    parts = {id(part) for n in nodes if isinstance(n, ast.JoinedStr) for part in n.values}
+    strings = [text_of(n) for n in nodes if id(n) not in documents | parts]
+    return [text for text in strings if re.search(r"(?<!\S)\W?--[a-z]", COMMAND.sub("", text))]
+
+
+def test_the_library_names_parameters_and_the_command_line_makes_flags_of_them():
+    names = [n for n in CODE if n.startswith("twinset") and not n.startswith(SPEAKS_FLAGS)]
+    assert [text for n in names for text in flags_in(MODULES[n].read_text("utf-8"))] == []
+    planted = """'''--rows.'''
+raise InputError(f"raise --rows above {n}")
+raise InputError(f"`{name}`: is too few; `twinset sample {run} --rows 5` writes more")
+raise InputError("--rows" + "; or (--no-privacy)")
+"""
+    assert flags_in(planted) == ["raise --rows above {}", "--rows", "; or (--no-privacy)"]
+
+
 # -- the top, and start-up -------------------------------------------------------------------------
 
 
 def test_a_newcomer_can_overlook_the_top():
     entries = [path for path in (ROOT / "twinset").iterdir() if path.name != "__pycache__"]
     assert len(entries) <= MOST_ENTRIES
-
-
-LIGHT = (*HEAVY, "typer", "rich", "numpy")
 
 
 @pytest.mark.parametrize(
@@ -246,45 +248,4 @@ LIGHT = (*HEAVY, "typer", "rich", "numpy")
 )
 def test_start_up_loads_nothing_heavy(statement, unwanted, loaded):
     code = f"{statement}; import sys; sys.exit(str(sorted({set(unwanted)} & set(sys.modules))))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.stderr.strip() == str(loaded)
-
-
-# -- strings that a source may not hold ------------------------------------------------------------
-
-
-SPEAKS_FLAGS = (
-    "twinset.commandline",
-    "twinset.models.assets",  # pip's
-    "twinset.files.environment",  # reads what was typed
-)
-
-
-COMMAND = re.compile(r"`\w[\w.-]* [^`]*`")  # to be typed into a shell: a program's name goes first
-
-
-def text_of(node: ast.AST) -> str:
-    """Return what a string says, with {} where something is put in."""
-    if isinstance(node, ast.JoinedStr):
-        return "".join(text_of(part) or "{}" for part in node.values)
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-def flags_in(source: str) -> list[str]:
-    """Return the strings of a source that name a flag. Docstrings and whole commands may."""
-    tree = ast.parse(source)
-    documents = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Expr)}
-    parts = {id(part) for n in ast.walk(tree) if isinstance(n, ast.JoinedStr) for part in n.values}
-    strings = [text_of(n) for n in ast.walk(tree) if id(n) not in documents | parts]
-    return [text for text in strings if re.search(r"(?<!\S)\W?--[a-z]", COMMAND.sub("", text))]
-
-
-def test_the_library_names_parameters_and_the_command_line_makes_flags_of_them():
-    names = [n for n in MODULES if n.startswith("twinset.") and not n.startswith(SPEAKS_FLAGS)]
-    assert [text for n in names for text in flags_in(MODULES[n].read_text("utf-8"))] == []
-    planted = """'''--rows.'''
-raise InputError(f"raise --rows above {n}")
-raise InputError(f"`{name}`: is too few; `twinset sample {run} --rows 5` writes more")
-raise InputError("--rows" + "; or (--no-privacy)")
-"""
-    assert flags_in(planted) == ["raise --rows above {}", "--rows", "; or (--no-privacy)"]
+    assert run_python("-c", code).stderr.strip() == str(loaded)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import random
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -116,41 +115,30 @@ def canaries():
         yield Measured("leakage", around("AUROC", area, 0.03, "minimise", 1.0), place | attack)
 
 
-BY_ROWS, BY_EPSILON = "accuracy by rows of the twin: sentiment", "accuracy by epsilon: sentiment"
 RANGE = ("minimise", 0.0, 9.97, 5)
 
 
 def evaluation(**changes) -> Findings:
-    sizes = [100, 200, 400, 600]
     by_size = {
-        f"{rows}, {classifier}": [
-            (n, *(v - 20 / n + off for off in (0, -0.03, 0.03))) for n in sizes
-        ]
+        f"{rows}, tfidf": [(n, *(v - 20 / n + off for off in (0, -0.03, 0.03))) for n in (100, 600)]
         for rows, v in (("twin", 0.71), ("real", 0.8))
-        for classifier in ("tfidf", "minilm")
     }
-    by_epsilon = {
-        name: [(e, 0.6 + lift + 0.03 * math.log2(e), 0.56 + lift, 0.75) for e in (1, 2, 4, 8)]
-        for name, lift in (("tfidf", 0.0), ("minilm", 0.03))
-    }
-    lengths = [f"{n}–{n + 9}" for n in range(0, 160, 10)] + ["160 or more"]
-    bells = {
-        name: [math.exp(-(((i - middle) / 4) ** 2)) / 7.1 for i in range(len(lengths))]
-        for name, middle in (("twin", 6.2), ("train", 7.4), (SECOND, 7.6))
-    }
+    by_epsilon = {"tfidf": [(e, 0.6 + 0.03 * e, 0.56, 0.85) for e in (1, 2, 4, 8)]}
+    lengths = {"twin": [0.1, 0.5, 0.4], "train": [0.2, 0.3, 0.5], SECOND: [0.2, 0.4, 0.4]}
     labels = {"twin": [0.52, 0.48], "train": [0.5, 0.5], SECOND: [0.51, 0.49]}
     command = "twinset evaluate runs/reviews-1 --train train.csv --test test.csv"
     rows = {"real": 3128, "twin": 600, "held out": 800}
+    of_rows, of_epsilon = (f"accuracy by {what}: sentiment" for what in ("rows", "epsilon"))
     found = Findings(
         "evaluation",
         {"command": command, "rows": rows, "seeds": 1, "epsilon": 8.0},
         (*utility(), *fidelity()),
         (
-            Curve("utility", BY_ROWS, "rows", "accuracy", by_size, "x"),
-            Curve("utility", BY_EPSILON, "epsilon", "accuracy", by_epsilon, "x"),
+            Curve("utility", of_rows, "rows", "accuracy", by_size, "x"),
+            Curve("utility", of_epsilon, "epsilon", "accuracy", by_epsilon, "x"),
         ),
         (
-            Histogram("fidelity", "length", "words", lengths, bells),
+            Histogram("fidelity", "length", "words", ["0–9", "10–19", "20 or more"], lengths),
             Histogram("fidelity", "labels: sentiment", "sentiment", MOODS, labels),
         ),
         ("12 test rows occur in train too; `exclude_overlap=True` leaves them out",),
@@ -159,54 +147,39 @@ def evaluation(**changes) -> Findings:
 
 
 def audit(**changes) -> Findings:
-    rates = [10 ** (-3 + 3 * k / 60) for k in range(61)]
-    roc = {
-        name: [(p, min(1.0, p**power)) for p in rates]
-        for name, power in (("loss", 0.97), ("calibrated loss", 0.93), ("guessing", 1.0))
-    }
+    rates = [10 ** (-3 + k / 20) for k in range(61)]
+    roc = {name: [(p, p**power) for p in rates] for name, power in (("loss", 0.97), ("guess", 1.0))}
     x, y = "non-members taken for members (share)", "members found (share)"
     curve = Curve("leakage", "Members found by attack", x, y, roc, "xy")
     found = Findings("audit", {"command": "twinset audit runs/reviews-1"}, (*leakage(),), (curve,))
     return replace(found, **changes)
 
 
-def planted(**changes) -> Findings:
-    return replace(Findings("canaries", {"policies": ["uniform"]}, (*canaries(),)), **changes)
-
-
-def noise(layers=12):
-    rng = random.Random(0)
-    name = "base_model.model.model.layers.{}.self_attn.{}_proj.lora_{}.default.weight"
-    places = product(range(layers), "qv", "AB")
-    found = {name.format(*place): math.exp(rng.gauss(0.0, 0.4)) for place in places}
-    return found | {"wte.weight": 0.6}
-
-
-def steps(many=60):
-    for step in range(1, many + 1):
-        loss = None if step == 7 else 3.2 + 1.6 * math.exp(-step / 12) + 0.1 * math.sin(step)
-        clipped = min(1.0, 0.97 - step / 120 + 0.04 * math.cos(step))
-        yield {"step": step, "records": 90, "loss": loss, "clipped": clipped, "seconds": step}
+def planted() -> Findings:
+    return Findings("canaries", {"policies": ["uniform"]}, (*canaries(),))
 
 
 def run_in(folder: Path, *findings: Findings, ledger=None, name="reviews-1") -> Path:
     """A run with everything but what is left out of the findings."""
-    run = folder / name
-    internal = run / "internal"
-    internal.mkdir(parents=True)
-    handover.hand_over(run / "share", ledger)
-    (internal / "metrics.jsonl").write_text("".join(json.dumps(s) + "\n" for s in steps()))
-    (internal / "noise.json").write_text(json.dumps(noise()))
-    for each in findings:
-        each.save(internal / f"{each.kind}.json")
+    run = bare(folder, *findings, ledger=ledger, name=name)
+    weight = "base_model.model.model.layers.{}.self_attn.{}_proj.lora_{}.default.weight"
+    shape = {weight.format(*place): 1.5 for place in product(range(12), "qv", "AB")}
+    (run / "internal" / "noise.json").write_text(json.dumps(shape | {"wte.weight": 0.6}))
+    with (run / "internal" / "metrics.jsonl").open("w") as file:
+        for step in range(1, 61):
+            loss = None if step == 7 else 3.2 + 1.6 * math.exp(-step / 12)
+            spent = {"step": step, "records": 90, "loss": loss, "seconds": step}
+            file.write(json.dumps(spent | {"clipped": 1 - step / 120}) + "\n")
     return run
 
 
-def bare(folder: Path, *findings: Findings, **options) -> Path:
+def bare(folder: Path, *findings: Findings, ledger=None, name="reviews-1") -> Path:
     """A run of which nothing is known but these findings and its ledger."""
-    run = run_in(folder, *findings, **options)
-    for name in ("metrics.jsonl", "noise.json"):
-        (run / "internal" / name).unlink()
+    run = folder / name
+    (run / "internal").mkdir(parents=True)
+    handover.hand_over(run / "share", ledger)
+    for each in findings:
+        each.save(run / "internal" / f"{each.kind}.json")
     return run
 
 
