@@ -82,15 +82,7 @@ def bounds_in(kind: type[Any]) -> dict[str, Bounds]:
     return {name: bounds for name, bounds in found.items() if bounds is not None}
 
 
-def limits(kind: type[Any], name: str) -> dict[str, Any]:
-    """Return the bounds of one option as typer takes them."""
-    return bounds_in(kind)[name].limits
-
-
-@lru_cache
-def value_types(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields, by the fields' names."""
-    return get_type_hints(kind)
+value_types = lru_cache(get_type_hints)  # of a dataclass's fields, by the fields' names
 
 
 def check_options(config: Any) -> None:
@@ -115,6 +107,13 @@ def check_options(config: Any) -> None:
         elif kinds[0] in (bool, str) and not isinstance(value, kinds[0]):
             what = "true or false" if kinds[0] is bool else "text"
             raise InputError(f"{option} must be {what}, not {_in_few_characters(value)}")
+
+
+class Checked:
+    """Options that are checked by type and by bounds when they are made."""
+
+    def __post_init__(self) -> None:
+        check_options(self)
 
 
 def check_number(

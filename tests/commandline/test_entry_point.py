@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.helpers.commands import run_python
 from tests.helpers.refusals import refusal
-from twinset.commandline.entry_point import flag_value
-from twinset.commandline.flags import read_bins, read_labels
+from twinset.commandline.entry_point import with_flags
+from twinset.commandline.flags import read_columns
 
 LEFT = """
 import os, sys
@@ -35,20 +35,21 @@ ODD = st.sampled_from([" a", "a ", "@a", 'a"b', '"', "a,b", "a'b", "$(a)", "\\",
 @settings(deadline=None)
 @given(NAMES, st.lists(VALUES | ODD, min_size=1, max_size=5))
 def test_a_proposal_is_read_as_it_was_meant(name, values):
-    (word,) = shlex.split(flag_value(str({name: values})))
-    assert read_labels([word]) == {name: values}
+    proposed = str({name: values}).replace("`", "\\x60")  # a message's quotes
+    _, word = shlex.split(with_flags(f"`labels={proposed}`"))
+    assert read_columns([word], "labels") == {name: values}
 
 
 def test_malformed_labels_and_bins_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for given_labels in ("city", "=a,b", "city=", "city=@", "city=a\rb"):
-        assert refusal(read_labels, [given_labels]).startswith("`labels")
+        assert refusal(read_columns, [given_labels], "labels").startswith("`labels")
     for given_bins in ("stars", "stars=a,b", "stars=1,,2", "=1,2,3", "stars=1\r2"):
-        assert refusal(read_bins, [given_bins]).startswith("`bins")
+        assert refusal(read_columns, [given_bins], "bins").startswith("`bins")
 
 
 def test_a_file_has_one_value_on_each_line(tmp_path):
     (tmp_path / "v.txt").write_text("\ufeffa, b\r\n\n@c\n", newline="")
-    assert read_labels([f"city=@{tmp_path}/v.txt"]) == {"city": ["a, b", "@c"]}
+    assert read_columns([f"city=@{tmp_path}/v.txt"], "labels") == {"city": ["a, b", "@c"]}
     (tmp_path / "v.txt").write_bytes(b"caf\xe9\n")
-    assert "UTF-8" in refusal(read_labels, [f"city=@{tmp_path}/v.txt"])
+    assert "UTF-8" in refusal(read_columns, [f"city=@{tmp_path}/v.txt"], "labels")

@@ -25,7 +25,7 @@ from twinset.config import (
     SpeedConfig,
     TrainingConfig,
 )
-from twinset.config.options import bounds_of
+from twinset.config.options import OPTIONS, options_of
 from twinset.pretraining import PretrainConfig
 from twinset.run.request import Source
 
@@ -92,8 +92,9 @@ def range_of(option) -> Bounds | None:
     """Return the range that --help states: by the option table, by a dataclass, or by typer."""
     if option.min is not None and option.max is not None:
         return Bounds(option.min, option.max)
-    if (bounds := bounds_of(option.name)) is not None and str(bounds) in option.help:
-        return bounds
+    for one in (*OPTIONS.values(), *options_of(PretrainConfig)):
+        if one.name == option.name and str(one.bounds) in option.help:
+            return one.bounds
     return bounds_in(MechanismAudit).get(option.name)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.helpers.commands import run_twinset
 from tests.helpers.refusals import refusal
-from twinset.config.options import read_options
+from twinset.config.options import merge
 from twinset.errors import first_line
 from twinset.files import limits
 from twinset.pretraining.corpus import read_corpus
@@ -119,7 +119,7 @@ def test_labels_that_have_too_many_combinations():
 # --- other files ----------------------------------------------------------------------------------
 
 PLAIN = Schema("t", "str", (), ("t",))
-READERS = [read_options, lambda path: load_template(path, PLAIN)]
+READERS = [lambda path: merge({}, path), lambda path: load_template(path, PLAIN)]
 
 
 @pytest.mark.parametrize("read", READERS)

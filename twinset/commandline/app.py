@@ -3,6 +3,8 @@
 Commands import what they need when they are called. `twinset --help` does not wait for PyTorch.
 """
 
+import shlex
+import tomllib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,21 +21,13 @@ from twinset.commandline.common import (
     Json,
     LogFile,
     Quiet,
-    places_of,
-    rows_of,
+    request_of,
     show,
-    show_plan,
     show_result,
     source_of,
 )
-from twinset.commandline.entry_point import (
-    importing,
-    keep_freed_memory,
-    wait_briefly,
-    with_flags,
-)
+from twinset.commandline.entry_point import importing, with_flags
 from twinset.commandline.flags import takes
-from twinset.commandline.pretrain import pretrain
 from twinset.config import RECORDS
 from twinset.config.options import (
     DECODING,
@@ -49,10 +43,13 @@ from twinset.config.options import (
     TIME,
     TRAINING,
     TWIN_FILE,
+    options_of,
     run_config,
-    run_options,
 )
+from twinset.errors import InputError
 from twinset.files.import_path import import_evaluation
+from twinset.files.limits import SMALL, read_text
+from twinset.pretraining import PretrainConfig
 
 AUTOMATIC = {"hold_out": None}  # in a run, unless somebody says how many
 
@@ -146,15 +143,17 @@ def _make(
         from twinset.training.distributed import run_worker
 
         return run_worker()
-    config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
+    config, rows, places = request_of(given)
     source = source_of(data, AUTOMATIC | given)  # refused before PyTorch is imported
     from twinset.commandline.console import Console
 
     with importing():
         from twinset.run import generate as runs
+        from twinset.run.plan import plan_lines, plan_to_dict
     with Console(quiet, log_file) as progress:
         if dry_run:
-            return show_plan(runs.dry_run(source, config, rows, places, progress), as_json)
+            planned = runs.dry_run(source, config, rows, places, progress)
+            return show(plan_to_dict(planned), plan_lines(planned), as_json)
         asked = None if model_only else rows
         result = runs.generate(source, config, asked, places, progress)
     show_result(result, as_json)
@@ -177,7 +176,7 @@ def sample(
     from twinset.commandline.console import Console
     from twinset.run import generate as runs
 
-    config, rows, places = run_config(run_options(given)), rows_of(given), places_of(given)
+    config, rows, places = request_of(given)
     with Console(quiet, log_file) as progress:
         result = runs.sample_only(
             model, config.sampling, rows, places, progress, config.speed.device
@@ -198,7 +197,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say what a run would spend, need and cost, before any training."""
-    config, rows = run_config(run_options(given), any_policy=True), rows_of(given).rows
+    config, asked, _ = request_of(given, any_policy=True)
     source = source_of(data, AUTOMATIC | given) if data is not None else None
     from twinset.commandline.console import Console
 
@@ -206,7 +205,7 @@ def plan(
         from twinset.run.generate import plan_run
     with Console(quiet) as progress:
         hold_out = (AUTOMATIC | given)["hold_out"]
-        found = plan_run(source, records, config, rows, progress, hold_out)
+        found = plan_run(source, records, config, asked.rows, progress, hold_out)
     show(found.to_dict(), map(with_flags, found.lines()), as_json)
 
 
@@ -226,10 +225,12 @@ def weight_scale(
     """Fit the scale of `adaptive` on public texts; it tells of them, and will be published."""
     from twinset.commandline.console import Console
     from twinset.files.atomic import write_json
-    from twinset.training.record_weights import check_new, fit_scale_on_tables
+    from twinset.training.record_weights import fit_scale_on_tables
 
-    check_new(output)
-
+    if output.exists():  # refused before anything slow
+        raise InputError(f"`output={output}`: exists; name another file")
+    if not output.absolute().parent.is_dir():
+        raise InputError(f"`output={output}`: its folder does not exist; make it first")
     config = run_config(run_options(given))
     with Console(quiet) as progress:
         text = given.get("text", "text")
@@ -297,7 +298,82 @@ def detect(
 
 for command in (evaluation.demo, evaluation.compare, evaluation.evaluate, evaluation.report):
     _command(command)
-_command(pretrain)
+
+
+@_command
+@takes(*options_of(PretrainConfig), has_file=False)
+def pretrain(
+    corpus: Annotated[list[Path], typer.Argument(help="Public text: .txt, tables, .gz, folders.")],
+    *,
+    given: dict[str, Any],
+    output: Annotated[Path, typer.Option(help="Folder of the model; a stopped run is resumed.")],
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[START=]PROMPT",
+            help="Half of the rows that have its {columns}, or of files whose names begin with "
+            "START, follow it; repeat it.",
+        ),
+    ] = None,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="START=NUMBER",
+            help="Read this share of files whose names begin with START; repeat it.",
+        ),
+    ] = None,
+    decontaminate: Annotated[
+        list[Path] | None, typer.Option(help="Text not to be trained on (not DP); repeat it.")
+    ] = None,
+    licences: Annotated[
+        Path | None, typer.Option(help='TOML: "beginning of a file\'s name" = "licence".')
+    ] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train a base model on PUBLIC text: no privacy here. Killed, the same command resumes."""
+    shares, stated = dict[str, float](), dict[str, Any]()
+    for one in share or ():
+        start, _, number = one.partition("=")
+        try:
+            shares[start] = float(number)
+        except ValueError:
+            said = f"`share={one}`: write START=NUMBER, such as novels=0.04"
+            raise InputError(said) from None
+    try:
+        if licences is not None:
+            stated = tomllib.loads(read_text(licences, SMALL))
+    except InputError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{licences}: is no TOML file ({type(error).__name__})") from None
+    config = PretrainConfig(
+        **given,
+        prompts=tuple(prompt or ()),
+        shares=shares,
+        licences={name: str(licence) for name, licence in stated.items()},
+        decontaminate=tuple(decontaminate or ()),
+    )
+    from accelerate import PartialState  # after what is wrong was said
+
+    from twinset.commandline.console import Console
+    from twinset.files.environment import shell_line
+    from twinset.models.device import device_of, is_cpu
+    from twinset.pretraining.pretrain import pretrain as train_base
+
+    # The card is for others, so folders of this machine are left out of the command.
+    words = shlex.split(shell_line("twinset"))
+    line = shlex.join(Path(word).name if "/" in word else word for word in words)
+    leading = PartialState(cpu=is_cpu(device_of())).is_main_process
+    with Console(quiet or not leading) as console:
+        facts = train_base(corpus, output, config, line, console)
+    if not leading:  # only one process of several prints
+        return
+    validation = facts["validation"]
+    lines = [f"model: {output}", f"validation: {validation['bits_per_byte']:.3f} bits per byte"]
+    if not facts["finished"]:
+        lines.append(f"{validation['steps']} of {validation['of']} steps: the same command resumes")
+    show(facts, lines, as_json)
 
 
 @_command
@@ -324,6 +400,4 @@ def prompts(as_json: Json = False) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; see `twinset.commandline.entry_point.run`."""
-    wait_briefly()
-    keep_freed_memory()
     return exits.run(lambda: app(args=arguments, prog_name="twinset", standalone_mode=False))

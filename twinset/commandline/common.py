@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from twinset.config.plan import Plan
+    from twinset.config import RunConfig
     from twinset.run.request import OutputPaths, Result, Source
     from twinset.sampling.allocation import RowsRequest
     from twinset.table.read import Layout
@@ -47,13 +47,13 @@ def listed(text: str) -> tuple[str, ...]:
 
 def source_of(data: str, given: dict[str, Any]) -> Source:
     """Return the table that the options name."""
-    from twinset.commandline.flags import read_bins, read_labels
+    from twinset.commandline.flags import read_columns
     from twinset.run.request import Source
     from twinset.table.labels import LabelRules
 
     labels = LabelRules(
-        read_labels(given.get("labels", ())),
-        read_bins(given.get("bins", ())),
+        read_columns(given.get("labels", ()), "labels"),
+        read_columns(given.get("bins", ()), "bins"),
         given.get("merge_labels", False),
         given.get("drop_undeclared", False),
     )
@@ -61,6 +61,26 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
     same = "text split drop_empty prompt owner delimiter encoding strict hold_out".split()
     names = {name: name for name in same} | {"attribute": "attributes"}
     return Source(data, **{names[k]: v for k, v in given.items() if k in names}, labels=labels)
+
+
+def request_of(
+    given: dict[str, Any], any_policy: bool = False
+) -> tuple[RunConfig, RowsRequest, OutputPaths]:
+    """Return the options of the model, how many rows are asked for, and where results go."""
+    from twinset.config.options import run_config, run_options
+    from twinset.run.request import OutputPaths
+    from twinset.sampling.allocation import RowsRequest
+
+    config = run_config(run_options(given), any_policy)
+    places = {name: Path(given[name]) for name in ("run", "output") if name in given}
+    same = ("format", "overwrite", "resume", "accept_spend")
+    paths = OutputPaths(
+        **places,
+        **{name: given[name] for name in same if name in given},
+        guard_formulas=not given.get("no_formula_guard", False),
+    )
+    rows = RowsRequest(given.get("rows"), given.get("rows_per_label", ()), given.get("plan_file"))
+    return config, rows, paths
 
 
 def layout_of(given: dict[str, Any]) -> Layout:
@@ -78,39 +98,9 @@ def check_tables_there(*paths: Path | None) -> None:
         check_there(path)
 
 
-def rows_of(given: dict[str, Any]) -> RowsRequest:
-    """Return how many rows the options ask for."""
-    from twinset.sampling.allocation import RowsRequest
-
-    return RowsRequest(given.get("rows"), given.get("rows_per_label", ()), given.get("plan_file"))
-
-
-def places_of(given: dict[str, Any]) -> OutputPaths:
-    """Return where the options want results."""
-    from twinset.run.request import OutputPaths
-
-    run, output = given.get("run"), given.get("output")
-    return OutputPaths(
-        run=Path(run) if run is not None else None,
-        output=Path(output) if output is not None else None,
-        format=given.get("format"),
-        overwrite=given.get("overwrite", False),
-        guard_formulas=not given.get("no_formula_guard", False),
-        resume=given.get("resume", False),
-        accept_spend=given.get("accept_spend", False),
-    )
-
-
 def show(data: Any, lines: Iterable[str], as_json: bool) -> None:
     """Print plain values as JSON, or the lines that say the same to people."""
     typer.echo(json.dumps(data, ensure_ascii=False, default=str) if as_json else "\n".join(lines))
-
-
-def show_plan(plan: Plan, as_json: bool) -> None:
-    """Print a plan."""
-    from twinset.run.plan import plan_lines, plan_to_dict
-
-    show(plan_to_dict(plan), plan_lines(plan), as_json)
 
 
 def show_result(result: Result, as_json: bool) -> None:

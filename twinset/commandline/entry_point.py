@@ -14,7 +14,7 @@ import signal
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,33 +28,8 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MOST = 2**31 - 1
 _OPTION = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")  # in a message of the library
 _OTHERWISE = {"attributes": "--attribute", "epsilon=None": "--no-privacy"}
-WAITING = {"GOMP_SPINCOUNT": "100000"}  # some milliseconds in GNU's OpenMP, PyTorch's own
+SPINS = "100000"  # some milliseconds in GNU's OpenMP, PyTorch's own
 HOME = Path(__file__).resolve().parent.parent.parent
-
-
-def wait_briefly() -> None:
-    """Let idle OpenMP threads spin briefly before they block.
-
-    Threads that spin for long take time from other work, and from their own step. Threads that
-    block at once wake too late on an idle machine. The environment may set its own policy. This has
-    no effect once PyTorch is imported.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        for name, value in WAITING.items():
-            os.environ.setdefault(name, value)
-
-
-def keep_freed_memory() -> bool:
-    """Have the C library keep freed memory. Return whether it will: only glibc can be asked.
-
-    By default it maps each large tensor again, and the system zeroes every page of it. That took a
-    third of a small model's training step. Never more is kept than was in use at one time.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, TypeError, AttributeError):  # Windows, macOS, musl
-        return False
-    return bool(mallopt(_MMAP_THRESHOLD, _MOST) and mallopt(_TRIM_THRESHOLD, _MOST))
 
 
 @contextmanager
@@ -75,78 +50,51 @@ def importing() -> Iterator[None]:
 
 def run(command: Callable[[], int]) -> int:
     """Run a command and return its exit code: 0, 1 (failed), 2 (bad input) or 130 (stopped)."""
-    previous = {s: signal.signal(s, _stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    # Idle OpenMP threads spin briefly, then block. Threads that spin for long take time from other
+    # work, and threads that block at once wake too late. It has no effect after PyTorch's import.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    # The C library keeps freed memory. By default it maps each large tensor again, and the system
+    # zeroes every page of it: a third of a small model's step. Only glibc can be asked.
+    with suppress(OSError, TypeError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        _ = mallopt(_MMAP_THRESHOLD, _MOST) and mallopt(_TRIM_THRESHOLD, _MOST)
+
+    def stop(number: int, frame: object) -> NoReturn:
+        """Stop once: a second signal must not disturb the clearing up."""
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    previous = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
     cores = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, cores[1]))  # a core dump would hold the table
-    if not _debugging():
+    debugging = os.environ.get("TWINSET_DEBUG") == "1"
+    if not debugging:
         warnings.simplefilter("ignore")  # of libraries, to developers
     try:
         code = command() or 0
-        return _failed(KeyboardInterrupt()) if code == STOPPED else code  # typer says it so
+        if code == STOPPED:  # typer says so of an interrupt
+            raise KeyboardInterrupt
+        return code
     except BaseException as error:
-        return _failed(error)
+        if isinstance(error, SystemExit) and error.code in (None, 0):
+            return 0  # the shell was told how to complete a word
+        if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
+            return 1  # the reader left, as `head` does: nobody is there to be told
+        line, code = describe_end(error)
+        typer.echo(printable(" ".join(line.split())), err=True)
+        if debugging:
+            traceback.print_exception(error)
+        return code
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, cores)
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _debugging() -> bool:
-    return os.environ.get("TWINSET_DEBUG") == "1"
-
-
-def _stop(number: int, frame: object) -> NoReturn:
-    """Stop once: a second signal must not disturb the clearing up."""
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
-def flag_value(mapping: str) -> str:
-    r"""Return what Python's messages propose as one word of a shell.
-
-    >>> flag_value("{'topic': ['a, b', 'c']}"), flag_value("{'stars': [1, 2]}")
-    ('\'topic="a, b",c\'', 'stars=1,2')
-    """
-    ((name, values),) = ast.literal_eval(mapping).items()
-    return shlex.quote(f"{name}={written_line(values)}")
-
-
-def with_flags(line: str) -> str:
-    """Return a line of the library with its parameters written as flags.
-
-    >>> with_flags("`top_p` must be above 0; take `device=cpu`, or run `pip install torch`")
-    '--top-p must be above 0; take --device cpu, or run `pip install torch`'
-    >>> with_flags("`overwrite=True` replaces it; name `attributes`; or train with `epsilon=None`")
-    '--overwrite replaces it; name --attribute; or train with --no-privacy'
-    >>> with_flags("declare them with `labels={'city': ['York', 'New York']}`")
-    "declare them with --labels 'city=York,New York'"
-    """
-
-    def as_flag(found: re.Match[str]) -> str:
-        name, value = found.groups()
-        flag = _OTHERWISE.get(found[0].strip("`")) or f"--{name.replace('_', '-')}"
-        if value is not None and value.startswith("{"):
-            value = flag_value(value)
-        return flag if value in (None, "True", "None") else f"{flag} {value}"
-
-    return _OPTION.sub(as_flag, line)
-
-
-def _failed(error: BaseException) -> int:
-    """Print in one line what ended the command; return the exit code."""
-    if isinstance(error, SystemExit) and error.code in (None, 0):
-        return 0  # the shell was told how to complete a word
-    if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
-        return 1  # the reader left, as `head` does: nobody is there to be told
-    line, code = _verdict(error)
-    typer.echo(printable(" ".join(line.split())), err=True)
-    if _debugging():
-        traceback.print_exception(error)
-    return code
-
-
-def _verdict(error: BaseException) -> tuple[str, int]:
+def describe_end(error: BaseException) -> tuple[str, int]:
+    """Return what to say of an error that ended a command, and the exit code."""
     if isinstance(error, Stopped):
         return with_flags(str(error)), STOPPED
     if isinstance(error, KeyboardInterrupt):
@@ -168,3 +116,27 @@ def _verdict(error: BaseException) -> tuple[str, int]:
     own = [(p, line) for p, line in passed if any(p.is_relative_to(root) for root in roots)]
     place = f"in {own[-1][0].name}:{own[-1][1]}" if own else "outside twinset"
     return f"error: unexpected {type(error).__name__} {place}; TWINSET_DEBUG=1 shows more", 1
+
+
+def with_flags(line: str) -> str:
+    """Return a line of the library with its parameters written as flags.
+
+    A mapping that Python's messages propose becomes one word of a shell.
+
+    >>> with_flags("`top_p` must be above 0; take `device=cpu`, or run `pip install torch`")
+    '--top-p must be above 0; take --device cpu, or run `pip install torch`'
+    >>> with_flags("`overwrite=True` replaces it; name `attributes`; or train with `epsilon=None`")
+    '--overwrite replaces it; name --attribute; or train with --no-privacy'
+    >>> with_flags("declare them with `labels={'city': ['York', 'New York']}`")
+    "declare them with --labels 'city=York,New York'"
+    """
+
+    def as_flag(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        flag = _OTHERWISE.get(found[0].strip("`")) or f"--{name.replace('_', '-')}"
+        if value is not None and value.startswith("{"):
+            ((column, values),) = ast.literal_eval(value).items()
+            value = shlex.quote(f"{column}={written_line(values)}")
+        return flag if value in (None, "True", "None") else f"{flag} {value}"
+
+    return _OPTION.sub(as_flag, line)

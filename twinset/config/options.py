@@ -1,20 +1,27 @@
 """Every option by its name: one table from which flags, the TOML file and the Python keywords come.
 
-Knows names, types and help texts. What a value means and which values are refused is for
-`twinset.config` and `twinset.run.request`.
+The options of a model are fields of `twinset.config.run_config`, with help text and range. Those of
+the table, the run and its rows are named here.
 """
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
-from twinset.bounds import Bounds, bounds_in, option_name, value_types
-from twinset.config.run_config import GROUPS, RunConfig
+from twinset.bounds import SEEDS, Bounds, option_name, value_types
+from twinset.config.run_config import (
+    GROUPS,
+    PrivacyConfig,
+    RunConfig,
+    SamplingConfig,
+    SpeedConfig,
+    TrainingConfig,
+)
 from twinset.config.run_config import HOLD_OUT as HOLD_OUT_BOUNDS
 from twinset.config.run_config import ROWS as ROWS_BOUNDS
 from twinset.errors import InputError
@@ -38,6 +45,9 @@ class Option:
     help: str  # one line
     values: str | None = None  # what to show for a value, where the type says too little
     repeatable: bool = False  # may be given several times; its value is a tuple
+    default: Any = None  # for the help text; None: chosen later, or there is none
+    bounds: Bounds | None = None  # of a number
+    is_expert: bool = False  # shown on the panel for experts
 
     @property
     def flag(self) -> str:
@@ -48,37 +58,21 @@ class Option:
         """
         return f"--{self.name.replace('_', '-')}"
 
-    def read(self, value: Any, place: str) -> Any:
-        """Return a value of a TOML file as the command line would give it.
 
-        Raises:
-            InputError: it has another type.
-        """
-        values = []
-        for one in value if self.repeatable and isinstance(value, list) else [value]:
-            exact = type(one) is self.kind
-            if not exact and (type(one) is not int or self.kind not in (float, str)):
-                kinds = {str: "text", int: "a whole number", float: "a number"}
-                kind = kinds.get(self.kind, "true or false")
-                raise InputError(f"{place}: {self.flag[2:]} must be {kind}")
-            try:
-                values.append(self.kind(one))
-            except OverflowError:
-                raise InputError(f"{place}: {self.flag[2:]} is too large a number") from None
-        return tuple(values) if self.repeatable else values[0]
-
-
-def options_of(group: Any) -> tuple[Option, ...]:
+def options_of(group: type[Any]) -> tuple[Option, ...]:
     """Return the options that the fields of a dataclass are: all that have a help text."""
     found = []
     for one in fields(group):
-        if help := one.metadata.get("help"):
-            types = get_args(value_types(group)[one.name]) or (value_types(group)[one.name],)
-            kind = next((t for t in types if t in (str, int, float, bool)), str)
-            values = one.metadata["values"]
+        about = one.metadata
+        if about.get("help"):
+            kind = value_types(group)[one.name]
+            parts = get_args(kind) or (kind,)  # of a union, or the words of a Literal
+            values = about["values"] or ("|".join(parts) if get_origin(kind) is Literal else None)
             if one.name == "noise_policy":  # all are known only once every policy is loaded
                 values = "|".join(policy_names())
-            found.append(Option(option_name(one), kind, help, values))
+            kind = next((t for t in parts if t in (str, int, float, bool)), str)
+            more = {"default": one.default, "bounds": about["bounds"], "is_expert": about["expert"]}
+            found.append(Option(option_name(one), kind, about["help"], values, **more))
     return tuple(found)
 
 
@@ -118,107 +112,28 @@ HOLD_OUT = (
         "hold_out",
         float,
         "Share of rows kept back, to judge the twin by; left out: 0.2 from 5,000 rows on, else 0.",
+        bounds=HOLD_OUT_BOUNDS,
     ),
 )
-PRIVACY = (
-    Option("epsilon", float, "ε of all that is shared; adaptive: of the most unusual records."),
-    Option("delta", float, "δ; left out: min(1e-5, 0.01/N^1.1)."),
-    Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed."),
-    Option("max_grad_norm", float, "C, to which each record's gradient is clipped."),
-    Option("max_records_per_owner", int, "`owner`: m, records of an owner in a step."),
-    Option("group_size", int, "Also state the guarantee for any group of so many records."),
-    Option("label_count_share", float, "Share of ε for the noisy label counts."),
-    Option("marginal_share", float, "Share of ε for noisy counts of tokens and lengths; 0: none."),
-    Option(
-        "teacher_share",
-        float,
-        "Share of ε for a classifier of labels; 0: none; left out: 0.1 where records suffice.",
-    ),
-)
+_BUDGET, _OTHERS = options_of(PrivacyConfig)[:2], options_of(PrivacyConfig)[2:]
+_NONE = Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed.")
+PRIVACY = (*_BUDGET, _NONE, *_OTHERS)
 POLICY = options_of(PolicyConfig)
-TRAINING = (
-    Option("base_model", str, "Asset (see `twinset models`), local folder or hub name.", "MODEL"),
-    Option(
-        "method",
-        str,
-        "What is trained: adapters, the same beside four-bit weights, or all weights.",
-        "lora|qlora|full",
-    ),
-    Option("lora_rank", int, "Rank of the adapters."),
-    Option(
-        "steps",
-        int,
-        "Training steps; 0: none. Left out: none where N·ε is below 70,000, else by N and time.",
-    ),
-    Option("batch_size", int, "Expected records a step; left out: chosen from N and the time."),
-    Option("learning_rate", float, "Adam's, at its peak; left out: by `method`."),
-    Option("max_tokens", int, "Longest text kept, in tokens."),
-    Option("mismatch_weight", float, "λ of the prompt-mismatch loss; 0 switches it off."),
-    Option("mismatch_prompts", int, "Wrong prompts a record is set against."),
-    Option("mismatch_form", str, "Form of that loss.", "bounded|published"),
-)
-# Of a run; commands that train several models give each the plan that N asks for.
-TIME = (Option("max_minutes", float, "Time of the whole run, by which steps are chosen."),)
-SPEED = (
-    Option(
-        "physical_tokens",
-        int,
-        "Tokens in memory at once; changes no result. Left out: 2,048, on a GPU 16,384.",
-    ),
-    Option("physical_batch", int, "The same in records; overrides the tokens."),
-    Option(
-        "precision", str, "Number format of the model's matrix products.", "auto|float32|bfloat16"
-    ),
-    Option("gradient_checkpointing", bool, "Compute layers twice instead of keeping them."),
-    Option("low_memory", bool, "Keep no record's gradient, whatever time that costs."),
-    Option(
-        "processes", int, "Processes that train and sample together; the guarantee is the same."
-    ),
-    Option("device", str, "Device to compute on; auto: a GPU, if any.", "auto|cpu|cuda|cuda:N"),
-)
+# The time is of a run; commands that train several models give each the plan that N asks for.
+*_TRAINING, _MINUTES = options_of(TrainingConfig)
+TRAINING, TIME = tuple(_TRAINING), (_MINUTES,)
+SPEED = options_of(SpeedConfig)
 ROWS = (
     Option(
         "rows",
         int,
         "Rows in total; left out: twice the table's, at least 3,000, if there is time.",
+        bounds=ROWS_BOUNDS,
     ),
     Option("rows_per_label", str, "500 for each label, or positive=500.", "[LABEL=]N", True),
     Option("plan_file", str, "Table of labels with a column named rows.", "FILE"),
 )
-DECODING = (
-    Option("top_p", float, "Draw from the likeliest tokens up to this probability."),
-    Option("temperature", float, "Below 1: safer text; above 1: more varied."),
-    Option(
-        "guidance",
-        float,
-        "Classifier-free guidance of rows towards their label; left out: 0 where a teacher judges "
-        "them, else 0.5.",
-    ),
-    Option(
-        "tilt",
-        float,
-        "How far words follow released counts; 0: neither words nor lengths do.",
-    ),
-    Option("max_new_tokens", int, "Longest text written; left out: as in training."),
-    Option("sample_batch", int, "Rows written at once, at most: fewer beyond 1 GiB (a GPU's 8)."),
-    Option(
-        "endings",
-        str,
-        "Of unfinished rows: cut at the last sentence, or draw again, which favours short ones.",
-        "keep|cut|redraw",
-    ),
-    Option(
-        "filter",
-        str,
-        "Draw rows like web pages or with vulgar words again.",
-        "none|debris|vulgar|all",
-    ),
-    Option(
-        "teacher_redraws",
-        int,
-        "How often a row is drawn again whose labels teacher and noisy counts reject; 0: never.",
-    ),
-)
+DECODING = options_of(SamplingConfig)
 TWIN_FILE = (
     Option("output", str, "The twin beside your other files; card and ledger too.", "FILE"),
     Option("format", str, "Where the ending of `output` does not say.", "parquet|csv|tsv|jsonl"),
@@ -234,7 +149,15 @@ RUN = (
     ),
 )
 OVERWRITE = (Option("overwrite", bool, "Replace an existing run or output file."),)
-SEED = (Option("seed", int, "For everything but the noise, which no seed reaches."),)
+SEED = (
+    Option(
+        "seed",
+        int,
+        "For everything but the noise, which no seed reaches.",
+        default=0,
+        bounds=SEEDS,
+    ),
+)
 
 PANELS: dict[str, tuple[Option, ...]] = {
     "Table": (*TABLE, *HOLD_OUT),
@@ -248,15 +171,8 @@ PANELS: dict[str, tuple[Option, ...]] = {
     "Repeating": SEED,
 }
 EXPERTS = "For experts"  # a panel of its own, behind the others
-_EXPERT = """
-    max_grad_norm label_count_share marginal_share teacher_share
-    lora_rank
-    mismatch_weight mismatch_prompts mismatch_form physical_tokens physical_batch
-    gradient_checkpointing low_memory sample_batch
-""".split()
-_EXPERT += [one.name for one in fields(PolicyConfig) if one.metadata["expert"]]
-_KNOBS = tuple(o for panel in PANELS.values() for o in panel if o.name in _EXPERT)
-PANELS = {t: tuple(o for o in panel if o not in _KNOBS) for t, panel in PANELS.items()}
+_KNOBS = tuple(o for panel in PANELS.values() for o in panel if o.is_expert)
+PANELS = {t: tuple(o for o in panel if not o.is_expert) for t, panel in PANELS.items()}
 PANELS[EXPERTS] = _KNOBS
 # What commands take that run every policy themselves, and one without privacy.
 ANY_POLICY = (
@@ -274,12 +190,38 @@ OPTIONS: dict[str, Option] = {o.name: o for panel in PANELS.values() for o in pa
 def merge(given: Mapping[str, Any], file: str | Path | None) -> dict[str, Any]:
     """Join the command line's options with those of a TOML file; the command line's win.
 
-    `no_privacy` becomes an ε of `None`.
+    In the file options stand by their names: `top-p = 0.9`. `no_privacy` becomes an ε of `None`.
 
     Raises:
-        InputError: the file cannot be read or has an unknown option, or options contradict.
+        InputError: the file cannot be read, holds an unknown option or one of another type, or
+            options contradict.
     """
-    stored = read_options(Path(file)) if file is not None else {}
+    data, place, stored = {}, f"`config={file}`", {}
+    try:
+        if file is not None:
+            data = tomllib.loads(read_text(Path(file), SMALL))
+    except InputError as error:
+        raise InputError(f"`config` {error}") from None
+    except OSError as error:
+        raise InputError(f"{place}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{place}: not valid TOML ({error})") from None
+    for key, value in data.items():
+        name = key.replace("-", "_")
+        if name not in OPTIONS:
+            raise InputError(unknown_option(name, f"{place}: "))
+        option, values = OPTIONS[name], []
+        for one in value if option.repeatable and isinstance(value, list) else [value]:
+            # of other types, a whole number may stand for a text or for any number
+            if type(one) is not option.kind and (type(one) is not int or option.kind is bool):
+                kinds = {str: "text", int: "a whole number", float: "a number"}
+                kind = kinds.get(option.kind, "true or false")
+                raise InputError(f"{place}: {option.flag[2:]} must be {kind}")
+            try:
+                values.append(option.kind(one))
+            except OverflowError:
+                raise InputError(f"{place}: {option.flag[2:]} is too large a number") from None
+        stored[name] = tuple(values) if option.repeatable else values[0]
     if given.get("no_privacy"):
         stored.pop("epsilon", None)
     if "epsilon" in given:
@@ -290,26 +232,6 @@ def merge(given: Mapping[str, Any], file: str | Path | None) -> dict[str, Any]:
             raise InputError("`epsilon` and `no_privacy` contradict each other; give one of them")
         merged["epsilon"] = None
     return merged
-
-
-def read_options(path: Path) -> dict[str, Any]:
-    """Read options from a TOML file, where they stand by their names: `top-p = 0.9`.
-
-    Raises:
-        InputError: the file cannot be read, or holds an unknown option or one of another type.
-    """
-    try:
-        data = tomllib.loads(read_text(path, SMALL))
-    except InputError as error:
-        raise InputError(f"`config` {error}") from None
-    except OSError as error:
-        raise InputError(f"`config={path}`: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"`config={path}`: not valid TOML ({error})") from None
-    named = {key.replace("-", "_"): value for key, value in data.items()}
-    if unknown := [name for name in named if name not in OPTIONS]:
-        raise InputError(unknown_option(unknown[0], f"`config={path}`: "))
-    return {name: OPTIONS[name].read(value, f"`config={path}`") for name, value in named.items()}
 
 
 def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfig:
@@ -360,29 +282,6 @@ def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the options that `run_config` knows."""
     other = {o.name for o in (*PANELS["Table"], *ROWS, *PANELS["Results"])}
     return {name: value for name, value in options.items() if name not in other}
-
-
-def default_of(name: str) -> Any:
-    """Return an option's default for a help text; None where it is chosen later or has none.
-
-    >>> default_of("epsilon"), default_of("steps"), default_of("rows")
-    (8.0, None, None)
-    """
-    for kind in GROUPS.values():
-        for field in fields(kind):
-            if option_name(field) == name and field.default is not MISSING:
-                return field.default
-    return None
-
-
-def bounds_of(name: str) -> Bounds | None:
-    """Return the numbers that an option takes; None where it takes no number.
-
-    >>> str(bounds_of("top_p")), bounds_of("text")
-    ('from 0.001 to 1', None)
-    """
-    found = {n: bounds for kind in GROUPS.values() for n, bounds in bounds_in(kind).items()}
-    return (found | {"rows": ROWS_BOUNDS, "hold_out": HOLD_OUT_BOUNDS}).get(name)
 
 
 def unknown_option(name: str, place: str = "", among: Collection[str] = tuple(OPTIONS)) -> str:

@@ -177,9 +177,9 @@ class BatchShapes:
         usual, fewest = GPU_TOKENS, GPU_FEWEST_BATCHES
         if is_cpu(device_of(self.speed.device)):
             usual, fewest = PHYSICAL_TOKENS, FEWEST_BATCHES
-        fit = self.speed.units_at_once(self.sequences * records * tokens, usual)
         if self.speed.physical_batch:  # asked for, whatever the batch
-            return fit
+            return self.speed.physical_batch
+        fit = (self.speed.physical_tokens or usual) // (self.sequences * records * tokens)
         return max(1, min(fit, self.batch_size // fewest))
 
     def all(self, padded_lengths: Iterable[int], most_records: int = 1) -> list[BatchShape]:

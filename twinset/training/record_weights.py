@@ -39,18 +39,6 @@ def text_nats(
     return nats_per_token(model, texts, start, count)
 
 
-def check_new(output: Path) -> None:
-    """Refuse a file that exists, or whose folder does not, before anything slow.
-
-    Raises:
-        InputError: either is so.
-    """
-    if output.exists():
-        raise InputError(f"`output={output}`: exists; name another file")
-    if not output.absolute().parent.is_dir():
-        raise InputError(f"`output={output}`: its folder does not exist; make it first")
-
-
 def fit_scale_on_tables(
     tables: Sequence[str],
     text: str,
