@@ -18,11 +18,18 @@ from twinset.progress import Silent
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 from twinset.training import clipped_sum as learner
 from twinset.training import loop as training
-from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPrompts
+from twinset.training.clipped_sum import (
+    Batch,
+    ClippedSum,
+    MismatchLoss,
+    batch_shapes,
+    units_at_once,
+)
 
 C = 1.0
 SHAPES = [BatchShape(12, 1, 16), BatchShape(5, 2, 32), BatchShape(1, 2, 48)]
-WRONG = WrongPrompts(2.0, "bounded", 1, 0)
+LOSS = MismatchLoss(2.0, "bounded")
+SPEED = SpeedConfig(physical_tokens=256)
 LOW = Execution(autocast=torch.bfloat16)
 
 
@@ -83,13 +90,12 @@ def records_of(lengths: list[int]) -> TokenisedRecords:
 def norms(model, records, units: list[int], how: Execution) -> dict[int, float]:
     """Each unit's norm before clipping, to the last bit, by its number."""
     clipping = ClippingEngine(model, math.inf, how)
-    shapes = BatchShapes(SpeedConfig(physical_tokens=256), 10_000, 2)
-    clip_and_sum = ClippedSum(clipping, records, WRONG, shapes)
+    clip_and_sum = ClippedSum(clipping, records, LOSS, SPEED, 10_000)
     try:
         report = clip_and_sum.compute_clipped_sum(of(units))
         widths = [(1, records.padded_length(unit)) for unit in units]  # as they are computed
         cut = batches_of_one_length(
-            range(len(units)), widths.__getitem__, lambda w: shapes.units(*w)
+            range(len(units)), widths.__getitem__, lambda w: units_at_once(SPEED, 10_000, 2 * w[1])
         )
         order = [units[place] for _, places in cut for place in places]
         return dict(zip(order, report.norms.tolist(), strict=True))
@@ -135,8 +141,8 @@ def test_filler_adds_nothing(model):
 
 def test_every_shape_of_a_run_is_known_beforehand():
     records = records_of(LENGTHS)
-    shapes = BatchShapes(SpeedConfig(), 512, min(2, len(records.prompts)))
-    known = shapes.all(records.padded_lengths(100))
+    sequences, lengths = 2, records.padded_lengths(100)
+    known = batch_shapes(SpeedConfig(), 512, sequences, lengths)
     seen = {records.padded_length(i) for i in range(15)}
     assert seen <= {shape.tokens for shape in known}
     assert known[0] == BatchShape(32, 2, 16) and known[-1] == BatchShape(9, 2, 112)

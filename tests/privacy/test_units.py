@@ -21,9 +21,9 @@ from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.table.tokenization import TokenisedRecords
-from twinset.training.clipped_sum import Batch, BatchShapes, ClippedSum, WrongPrompts
+from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss
 
-WRONG = WrongPrompts(2.0, "bounded", 1, 0)
+LOSS = MismatchLoss(2.0, "bounded")
 
 
 def test_an_owners_records_are_drawn_afresh_and_evenly():
@@ -55,7 +55,7 @@ def tokens(count: int) -> TokenisedRecords:
 
 def sums_of(model, records, units, norm=math.inf) -> list[torch.Tensor]:
     engine = ClippingEngine(model, norm)
-    clipped = ClippedSum(engine, records, WRONG, BatchShapes(SpeedConfig(), 64, 2))
+    clipped = ClippedSum(engine, records, LOSS, SpeedConfig(), 64)
     try:
         clipped.compute_clipped_sum(Batch(1, units))
         return [total.clone() for total in engine.sums]
@@ -74,7 +74,7 @@ def difference(left, right) -> float:
 def test_an_owners_gradient_is_the_sum_of_its_records(model):
     """By autograd, record by record; the control leaves one out."""
     records, owned = tokens(9), [0, 3, 4, 8]
-    loss, prompts = oracle.bounded(WRONG.weight), records.prompts
+    loss, prompts = oracle.bounded(LOSS.weight), records.prompts
     expected = [torch.zeros_like(p) for p in model.eval().parameters() if p.requires_grad]
     for record in owned:
         text, own = records.texts[record], records.labels[record]

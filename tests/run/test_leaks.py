@@ -286,7 +286,7 @@ def breaks(error):
 
 
 DEEP_INSIDE = {
-    "twinset.training.loop.report_step": RuntimeError(f"what is {MARKER}?"),
+    "twinset.training.loop.StepReport": RuntimeError(f"what is {MARKER}?"),
     "twinset.privacy.mechanism.noise._add": OSError(errno.ENAMETOOLONG, "too long", MARKER),
     "twinset.release.share.render_card": SystemExit(MARKER),
 }
@@ -363,7 +363,7 @@ import os, signal, sys
 import twinset.training.loop
 def killed(*_, **__):
     os.kill(os.getpid(), signal.{signal})
-twinset.training.loop.report_step = killed
+twinset.training.loop.StepReport = killed
 import cli
 sys.exit(cli.main(sys.argv[1:]))
 """

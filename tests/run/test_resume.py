@@ -62,7 +62,7 @@ def die(*given, **named):
 
 def at_step(step):
     """When `step` steps are done."""
-    return PrivateOptimizer, "apply", lambda self, _: self.done == step
+    return PrivateOptimizer, "step", lambda self, *_: self.done == step
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import math
 import sys
-import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,8 +27,14 @@ from twinset.table.records import Records
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import Template
 from twinset.table.tokenization import TokenisedRecords, tokenise
-from twinset.training.clipped_sum import Batch, ClippedSum, Trainer, WrongPrompts
-from twinset.training.distributed import END, DistributedSum, process_group, trainer_of
+from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer
+from twinset.training.distributed import (
+    END,
+    DistributedSum,
+    deal_units,
+    process_group,
+    trainer_of,
+)
 from twinset.training.loop import StepContext, opening_message, run_training
 
 SIGMA, NORM = 0.9, 0.2
@@ -62,9 +67,8 @@ def trainer(config) -> Trainer:
 def own_sum(config, tokens) -> ClippedSum:
     made = trainer(config)
     engine = ClippingEngine(made.model, NORM, made.execution)
-    wrong = WrongPrompts.from_plan(PLAN, config.training)
-    shapes = wrong.shapes(tokens, config.speed, PLAN.batch_size)
-    return ClippedSum(engine, tokens, wrong, shapes)
+    loss = MismatchLoss.from_plan(PLAN, config.training)
+    return ClippedSum(engine, tokens, loss, config.speed, PLAN.batch_size)
 
 
 def context(config, tokens, policy=None, record_event=lambda event: None, group=None):
@@ -152,7 +156,7 @@ def test_several_processes_form_the_sum_of_one_add_noise_once_and_end_with_one_t
         group.broadcast_message(END)
         check_noise(config, tokens, group)
         group.broadcast_message({"config": "none"})  # it ends with an error
-        group.barrier()
+        torch.distributed.all_reduce(torch.zeros(1))
     now = rank_zero.engine.sums
     assert not all(torch.allclose(a, b, atol=1e-4) for a, b in zip(before, now, strict=True))
 
@@ -178,7 +182,7 @@ def test_others_start_from_the_weights_of_rank_0(config, tokens, monkeypatch, me
     assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
     # negative control: weights that were never rounded
     message_sent["config"]["speed"]["precision"] = "float32"
-    other = weights_of(trainer_of(message_sent | {"fallen_back": False}))
+    other = weights_of(trainer_of(message_sent | {"has_fallen_back": False}))
     equal = all(torch.equal(a.float(), b) for (a, _), b in zip(pairs, other, strict=True))
     assert equal == (method == "full")
 
@@ -191,10 +195,7 @@ def tokens_of(texts, labels, base, folder=None) -> TokenisedRecords:
 def process_of_each(texts, labels, base) -> dict[tuple, int]:
     """Which of three processes forms the gradient of each record of a table, all in one batch."""
     tokens = tokens_of(texts, labels, base)
-    own = types.SimpleNamespace(digest=lambda unit: tokens.digest(unit[0]))
-    dealt = DistributedSum(own, types.SimpleNamespace(size=3)).deal_units(
-        alone_each(range(len(texts)))
-    )
+    dealt = deal_units(tokens, alone_each(range(len(texts))), 3)
     return {(texts[p], labels[p]): rank for rank, places in enumerate(dealt) for p in places}
 
 

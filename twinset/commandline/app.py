@@ -44,7 +44,6 @@ from twinset.config.options import (
     TRAINING,
     TWIN_FILE,
     options_of,
-    run_config,
 )
 from twinset.errors import InputError
 from twinset.files.import_path import import_evaluation
@@ -231,7 +230,7 @@ def weight_scale(
         raise InputError(f"`output={output}`: exists; name another file")
     if not output.absolute().parent.is_dir():
         raise InputError(f"`output={output}`: its folder does not exist; make it first")
-    config = run_config(run_options(given))
+    config, _, _ = request_of(given)
     with Console(quiet) as progress:
         text = given.get("text", "text")
         scale = fit_scale_on_tables(tables, text, config, rows, origin, progress)

@@ -35,7 +35,7 @@ from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Progress
 from twinset.sampling import tilt_fitting as tilting
 from twinset.table.tokenization import padded
-from twinset.training.clipped_sum import BatchShapes, MismatchLoss, WrongPrompts
+from twinset.training.clipped_sum import MismatchLoss, units_at_once
 from twinset.training.distributed import world_size
 
 PLANNED_SHARE = 0.9  # of `max_minutes`; the rest is for reading, accounting and saving
@@ -73,7 +73,7 @@ class Workload:
         privacy, training = config.privacy, config.training
         each = (1 + self.most_records) / 2  # records of a unit, supposed: half of what it may have
         # A gradient takes three passes over each of a record's sequences, reading takes one.
-        reading = record_seconds / (3 * (1 + WrongPrompts.from_plan(plan, training).count))
+        reading = record_seconds / (3 * (1 + MismatchLoss.from_plan(plan, training).count))
         row = WRITING * reading
         drawn = 1 + DRAWN_AGAIN * bool(privacy.teacher_share and config.sampling.teacher_redraws)
         visits = plan.batch_size * each / world_size(config.speed.processes)
@@ -101,7 +101,7 @@ class Workload:
         if limit is None:
             return False
         weights = sum(p.numel() for p in base.model.parameters())
-        sequences = 1 + WrongPrompts.from_plan(plan, config.training).count
+        sequences = 1 + MismatchLoss.from_plan(plan, config.training).count
         phases = len(config.policy.policy_class.phases())
         visits = plan.steps * plan.batch_size * self.most_records * phases
         read = 3 * visits * sequences + 2 * (self.rows + self.prompts * tilting.PROMPT_ROWS)
@@ -182,14 +182,14 @@ def measure_step(
     """
     device, span = base.model.device, context_length(base.model)
     tokens = max(4, min(tokens, span - 1))
-    sequences = 1 + WrongPrompts.from_plan(plan, config.training).count
-    units = BatchShapes(config.speed, plan.batch_size, sequences).units(1, padded(tokens, span))
+    loss = MismatchLoss.from_plan(plan, config.training)
+    sequences, length = 1 + loss.count, padded(tokens, span)
+    units = units_at_once(config.speed, plan.batch_size, sequences * length)
     generator = torch.Generator().manual_seed(0)  # what a run draws does not depend on a probe
-    shape = units * sequences, padded(tokens, span)
+    shape = units * sequences, length
     ids = torch.randint(base.model.config.vocab_size, shape, generator=generator)
     mask = torch.zeros_like(ids, dtype=torch.bool)
     mask[:, max(1, tokens // 4) : tokens] = True  # the text, behind a prompt
-    loss = MismatchLoss(plan.mismatch_weight, config.training.mismatch_form)
     processes = config.speed.processes
     threads = max(1, (os.cpu_count() or 1) // processes)
     model = prepare_trainable(fuse(copy_in(base.model, frozen_dtype(config))), config.training)

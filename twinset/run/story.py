@@ -36,6 +36,7 @@ from torch import Tensor
 from twinset.config import PrivacyConfig
 from twinset.config.plan import make_plan, settled, sized, without_noise
 from twinset.errors import InputError
+from twinset.models.adapters import merge_adapters
 from twinset.models.base_model import check_base, context_length, load_base, special_token_strings
 from twinset.models.device import check_device, give_memory_back
 from twinset.models.layers import check_method
@@ -76,7 +77,7 @@ from twinset.table.tokenization import (
     times_english,
     tokenise,
 )
-from twinset.training.clipped_sum import Trainer, WrongPrompts
+from twinset.training.clipped_sum import MismatchLoss, Trainer, batch_shapes
 from twinset.training.loop import StepContext, run_training
 from twinset.training.record_weights import text_nats
 
@@ -226,10 +227,14 @@ def train(run: Run) -> None:
         # The model is checked in the shapes of its physical batches. They follow from public facts.
         shapes = []
         if full.target_epsilon is not None and full.steps:
-            wrong = WrongPrompts.from_plan(full, config.training)
-            every = wrong.shapes(run.tokens, config.speed, full.batch_size)
-            most = 1 if run.owned is None else config.privacy.max_records_per_owner
-            shapes = every.all(run.tokens.padded_lengths(releases.longest_text(run)), most)
+            wrong = MismatchLoss.from_plan(full, config.training).count
+            shapes = batch_shapes(
+                config.speed,
+                full.batch_size,
+                run.tokens.sequences_per_record(wrong),
+                run.tokens.padded_lengths(releases.longest_text(run)),
+                1 if run.owned is None else config.privacy.max_records_per_owner,
+            )
         run.trainer = trainer = Trainer(run.base, config, shapes, progress)
         kinds = full.policy_class.phases()
         start = run.resumed.phase if run.resumed else 0
@@ -283,7 +288,8 @@ def train(run: Run) -> None:
                 context = replace(context, checkpoints=keep)
             run_training(trainer, batches, context)
         if policy.mean_noise:
-            progress.noise(dict(zip(trainer.trained, policy.mean_noise, strict=True)))
+            trained = [n for n, p in trainer.model.named_parameters() if p.requires_grad]
+            progress.noise(dict(zip(trained, policy.mean_noise, strict=True)))
         if policy.nominal:
             nominal = epsilon([*full.releases, *policy.nominal], full.target_delta)
             progress.warn(f"nominal ε, by the paper's own accounting and no theorem: {nominal:.2f}")
@@ -295,7 +301,8 @@ def teach(run: Run) -> None:
         if run.candidates:  # of what is released, nothing is shown before it is kept
             pattern = run.template.pattern
             run.progress.say(f'the prompt was "{pattern}", nearest to the words that were counted')
-        run.model = model = build_twin_model(run, run.trainer.finished())
+        trained = merge_adapters(run.trainer.model).to(run.trainer.dtype)
+        run.model = model = build_twin_model(run, trained)
         give_memory_back(model.model.device)  # what a step needed is more than rows do
         if run.marginals is not None:
             model.lengths = TextLengths.from_counts(run.marginals)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch.nn.functional import softplus
 from twinset.config import MismatchForm, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.config.run_config import PHYSICAL_TOKENS
-from twinset.models.adapters import merge_adapters, prepare_trainable
+from twinset.models.adapters import prepare_trainable
 from twinset.models.base_model import BaseModel
 from twinset.models.device import GPU_TOKENS, device_of, is_cpu
 from twinset.models.layers import choose_execution, frozen_dtype, fuse, is_batch_invariant
@@ -57,20 +56,23 @@ class Trainer:
     Attributes:
         name: of the base model.
         model: what is trained.
+        dtype: of weights that are frozen, and of the model that is saved and sampled.
         execution: memory against time, and number formats.
+        is_low: the weights were rounded to bfloat16 once.
+        has_fallen_back: they are computed with in float32 all the same.
     """
 
     def __init__(
         self, base: BaseModel, config: RunConfig, shapes: Sequence[BatchShape], progress: Progress
     ) -> None:
-        self.name, self._config = base.name, config
-        self._dtype, self.execution = frozen_dtype(config), choose_execution(config)
-        self._is_low = torch.bfloat16 in (self._dtype, self.execution.autocast)
-        self._fallen_back = False
+        self.name, self.config = base.name, config
+        self.dtype, self.execution = frozen_dtype(config), choose_execution(config)
+        self.is_low = torch.bfloat16 in (self.dtype, self.execution.autocast)
+        self.has_fallen_back = False
         device = device_of(config.speed.device)
-        fused = fuse(base.model.to(device, self._dtype))
+        fused = fuse(base.model.to(device, self.dtype))
         self.model = prepare_trainable(fused, config.training).to(device)
-        if self._is_low and shapes:
+        if self.is_low and shapes:
             norm = config.privacy.max_grad_norm
             if not is_batch_invariant(self.model, norm, self.execution, shapes):
                 progress.warn(NOT_BATCH_INVARIANT)
@@ -78,25 +80,9 @@ class Trainer:
 
     def fall_back(self) -> None:
         """Compute in float32 from now on, with the weights as they are by now: rounded."""
-        self.model, self._dtype = self.model.float(), torch.float32
+        self.model, self.dtype = self.model.float(), torch.float32
         self.execution = replace(self.execution, autocast=None)
-        self._fallen_back = True
-
-    def worker_options(self) -> dict[str, Any]:
-        """Return what other ranks need to make a trainer with the very same weights."""
-        # of weights that were rounded once, others must be rounded too
-        speed = replace(self._config.speed, precision="bfloat16" if self._is_low else "float32")
-        config = replace(self._config, speed=speed).to_dict()
-        return {"config": config, "fallen_back": self._fallen_back}
-
-    @property
-    def trained(self) -> list[str]:
-        """Names of what is trained, in the order of the engine's parameters."""
-        return [name for name, p in self.model.named_parameters() if p.requires_grad]
-
-    def finished(self) -> Any:
-        """Return the plain model, in the precision in which it is saved and sampled."""
-        return merge_adapters(self.model).to(self._dtype)
+        self.has_fallen_back = True
 
 
 # --- the loss -----------------------------------------------------------------------------------
@@ -119,10 +105,20 @@ class MismatchLoss:
     Args:
         weight: λ ≥ 0; 0 leaves the plain likelihood.
         form: which penalty.
+        count: wrong prompts that a record is set against.
+        seed: of their draw.
     """
 
     weight: float
     form: MismatchForm
+    count: int = 1
+    seed: int = 0
+
+    @classmethod
+    def from_plan(cls, plan: Plan, training: TrainingConfig) -> MismatchLoss:
+        """Return what a plan and its options say."""
+        count = training.mismatch_prompts if plan.mismatch_weight else 0
+        return cls(plan.mismatch_weight, training.mismatch_form, count, training.seed)
 
     def __call__(self, means: Tensor, counts: Tensor) -> Tensor:
         """(B, K) mean losses, right prompt first, and (B, K) token counts → (B,) losses."""
@@ -136,59 +132,35 @@ class MismatchLoss:
         return right + self.weight * gap.mean(1)
 
 
-@dataclass(frozen=True)
-class WrongPrompts:
-    """How records are set against wrong prompts: λ and form of the loss, prompts a record, seed."""
-
-    weight: float
-    form: MismatchForm
-    count: int
-    seed: int
-
-    @classmethod
-    def from_plan(cls, plan: Plan, training: TrainingConfig) -> WrongPrompts:
-        """Return what a plan and its options say."""
-        count = training.mismatch_prompts if plan.mismatch_weight else 0
-        return cls(plan.mismatch_weight, training.mismatch_form, count, training.seed)
-
-    def shapes(self, records: TokenisedRecords, speed: SpeedConfig, batch_size: int) -> BatchShapes:
-        """Return the shapes of physical batches of records with these prompts."""
-        # K: there may be fewer other label combinations
-        per_record = 1 + min(self.count, len(records.prompts) - 1)
-        return BatchShapes(speed, batch_size, per_record)
-
-
 # --- batches ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class BatchShapes:
-    """The shape of a physical batch, for units of any size, K sequences to a record.
+def units_at_once(speed: SpeedConfig, batch_size: int, tokens: int) -> int:
+    """Return how many units of so many tokens, padding included, form one physical batch.
 
     `batch_size` is the number of units that a step is expected to have.
     """
+    if speed.physical_batch:  # asked for, whatever the batch
+        return speed.physical_batch
+    usual, fewest = GPU_TOKENS, GPU_FEWEST_BATCHES
+    if is_cpu(device_of(speed.device)):
+        usual, fewest = PHYSICAL_TOKENS, FEWEST_BATCHES
+    return max(1, min((speed.physical_tokens or usual) // tokens, batch_size // fewest))
 
-    speed: SpeedConfig
-    batch_size: int
-    sequences: int
 
-    def units(self, records: int, tokens: int) -> int:
-        """Return how many units form one batch, each of `records` records padded to `tokens`."""
-        usual, fewest = GPU_TOKENS, GPU_FEWEST_BATCHES
-        if is_cpu(device_of(self.speed.device)):
-            usual, fewest = PHYSICAL_TOKENS, FEWEST_BATCHES
-        if self.speed.physical_batch:  # asked for, whatever the batch
-            return self.speed.physical_batch
-        fit = (self.speed.physical_tokens or usual) // (self.sequences * records * tokens)
-        return max(1, min(fit, self.batch_size // fewest))
-
-    def all(self, padded_lengths: Iterable[int], most_records: int = 1) -> list[BatchShape]:
-        """Return every shape that can come, with units of up to `most_records` records."""
-        return [
-            BatchShape(self.units(records, tokens), records * self.sequences, tokens)
-            for tokens in padded_lengths
-            for records in range(1, most_records + 1)
-        ]
+def batch_shapes(
+    speed: SpeedConfig,
+    batch_size: int,
+    sequences: int,
+    padded_lengths: Iterable[int],
+    most_records: int = 1,
+) -> list[BatchShape]:
+    """Return every shape that can come, of `sequences` a record and up to `most_records` a unit."""
+    return [
+        BatchShape(units_at_once(speed, batch_size, rows * tokens), rows, tokens)
+        for tokens in padded_lengths
+        for rows in range(sequences, sequences * most_records + 1, sequences)
+    ]
 
 
 @dataclass(frozen=True)
@@ -214,17 +186,26 @@ class Batch:
 
 
 class ClippedSum:
-    """Fills an engine's sums with Σᵢ ĝᵢ of a logical batch."""
+    """Fills an engine's sums with Σᵢ ĝᵢ of a logical batch.
+
+    Args:
+        engine: clips.
+        records: tokens of the private records.
+        loss: of a record, and how many wrong prompts it is set against.
+        speed: size of physical batches.
+        batch_size: number of units that a step is expected to have.
+    """
 
     def __init__(
         self,
         engine: ClippingEngine,
         records: TokenisedRecords,
-        wrong: WrongPrompts,
-        shapes: BatchShapes,
+        loss: MismatchLoss,
+        speed: SpeedConfig,
+        batch_size: int,
     ) -> None:
-        self.engine, self._records, self._shapes, self._wrong = engine, records, shapes, wrong
-        self._loss = MismatchLoss(wrong.weight, wrong.form)
+        self.engine, self.records, self._loss = engine, records, loss
+        self._speed, self._batch_size = speed, batch_size
         self._fewer: dict[Width, int] = {}  # units at once, where memory ran out before
 
     def compute_clipped_sum(self, batch: Batch) -> UnitReport:
@@ -234,8 +215,19 @@ class ClippedSum:
         Returns losses, norms and clipping scales of units in the order of computation, which are
         private.
         """
-        widths = [(len(unit), max(map(self._records.padded_length, unit))) for unit in batch.units]
-        numbers = range(len(widths))
+        records, loss = self.records, self._loss
+        sequences = 1 + min(loss.count, len(records.prompts) - 1)  # K, of each record
+        widths = [(len(unit), max(map(records.padded_length, unit))) for unit in batch.units]
+
+        def at_once(width: Width) -> int:
+            usual = units_at_once(self._speed, self._batch_size, sequences * width[0] * width[1])
+            return self._fewer.get(width) or usual
+
+        def unit_loss(means: Tensor, counts: Tensor) -> Tensor:
+            """(B, m·K) means and counts, record by record its K → (B,) sums of m losses."""
+            of_each = loss(means.reshape(-1, sequences), counts.reshape(-1, sequences))
+            return of_each.view(len(means), -1).sum(1)
+
         while True:
             tried: Width | None = None
             reports = []
@@ -243,41 +235,25 @@ class ClippedSum:
                 self.engine.zero()
                 if batch.scales:
                     self.engine.rescale(batch.scales)
-                # Physical batches hold units of one width.
+                # Physical batches hold units of one width, filled up with some that count for
+                # nothing.
                 for tried, places in batches_of_one_length(
-                    numbers, widths.__getitem__, self._units
+                    range(len(widths)), widths.__getitem__, at_once
                 ):
-                    reports.append(self.add_physical_batch(batch.part(places), tried))
+                    part = batch.part(places)
+                    rows = records.sequences(
+                        list(chain.from_iterable(part.units)), loss.count, (loss.seed, batch.step)
+                    )
+                    units = replace(rows, per_unit=rows.per_unit * tried[0]).filled(at_once(tried))
+                    reports.append(self.engine.add(units, unit_loss, part.limits))
                 return join_reports(reports)
             except RuntimeError as error:
                 if tried is None or not is_out_of_memory(error):
                     raise
-                units = self._units(tried)
-                if units == 1 and not self.engine.checkpoint_layers():
+                fewer = at_once(tried)
+                if fewer == 1 and not self.engine.checkpoint_layers():
                     raise
-                self._fewer[tried] = max(1, units // 2)
-
-    def add_physical_batch(self, batch: Batch, width: Width) -> UnitReport:
-        """Add one physical batch to the sums, filled up with units that count for nothing."""
-        each, _ = width
-        records, seed = list(chain.from_iterable(batch.units)), (self._wrong.seed, batch.step)
-        rows = self._records.sequences(records, self._wrong.count, seed)
-        units = replace(rows, per_unit=rows.per_unit * each).filled(self._units(width))
-
-        def unit_loss(means: Tensor, counts: Tensor) -> Tensor:
-            """(B, m·K) means and counts, record by record its K → (B,) sums of m losses."""
-            sequences = means.shape[1] // each
-            losses = self._loss(means.reshape(-1, sequences), counts.reshape(-1, sequences))
-            return losses.view(-1, each).sum(1)
-
-        return self.engine.add(units, unit_loss, batch.limits)
-
-    def digest(self, unit: list[int]) -> int:
-        """Return a number that the first of a unit's records alone decides."""
-        return self._records.digest(unit[0])
-
-    def _units(self, width: Width) -> int:
-        return self._fewer.get(width) or self._shapes.units(*width)
+                self._fewer[tried] = max(1, fewer // 2)
 
 
 def join_reports(reports: list[UnitReport]) -> UnitReport:

@@ -31,7 +31,7 @@ from twinset.models.base_model import load_base
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
 from twinset.progress import Silent
 from twinset.table.tokenization import TokenisedRecords
-from twinset.training.clipped_sum import Batch, ClippedSum, Trainer, WrongPrompts, join_reports
+from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer, join_reports
 
 END = "end"
 WORKER = "twinset.training.distributed"  # the module that another rank runs
@@ -45,10 +45,6 @@ class ProcessGroup:
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-
-    def barrier(self) -> None:
-        """Wait until all have come so far, by connections that are always there."""
-        dist.all_reduce(torch.zeros(1))
 
     def broadcast_message(self, message: Any = None) -> Any:
         """Return rank 0's message, plain values, on every rank."""
@@ -64,11 +60,6 @@ class ProcessGroup:
         with torch.no_grad():
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), 0)
-
-    def reduce(self, tensors: list[Tensor]) -> None:
-        """Overwrite rank 0's tensors with sums over all ranks; the others' are undefined then."""
-        for tensor in tensors:
-            dist.reduce(tensor, 0)
 
     def gather(self, part: Tensor, columns: list[int]) -> list[Tensor]:
         """Return every rank's (r, columns[rank]) on rank 0; nothing elsewhere."""
@@ -160,8 +151,11 @@ def join_group(meeting: str, rank: int = -1, size: int = -1) -> Iterator[Process
     """
     if size > 0:
         os.environ.update(ONLY_HERE)
+    # Messages lie on the processor, weights and sums on GPUs.
+    has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+    carriers = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
     dist.init_process_group(
-        choose_backends(), init_method=meeting, timeout=PATIENCE, rank=rank, world_size=size
+        carriers, init_method=meeting, timeout=PATIENCE, rank=rank, world_size=size
     )
     try:
         group = ProcessGroup()
@@ -172,18 +166,12 @@ def join_group(meeting: str, rank: int = -1, size: int = -1) -> Iterator[Process
         dist.destroy_process_group()
 
 
-def choose_backends() -> str:
-    """Return what carries tensors: messages lie on the processor, weights and sums on GPUs."""
-    has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
-    return "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
-
-
 class DistributedSum:
     """A clipped sum that rank 0 asks the process group for.
 
     Args:
         own: rank 0's part.
-        group: processes whose other ranks are in `follow`.
+        group: processes whose other ranks are in `run_worker`.
     """
 
     def __init__(self, own: ClippedSum, group: ProcessGroup) -> None:
@@ -191,7 +179,8 @@ class DistributedSum:
 
     def compute_clipped_sum(self, batch: Batch) -> UnitReport:
         """Leave Σᵢ ĝᵢ of a batch in the own engine's sums."""
-        parts = [batch.part(places) for places in self.deal_units(batch.units)]
+        dealt = deal_units(self._own.records, batch.units, self._group.size)
+        parts = [batch.part(places) for places in dealt]
         factors = [(scale.columns, scale.rows) for scale in batch.scales]
         message = {
             "step": batch.step,
@@ -202,34 +191,19 @@ class DistributedSum:
         self._group.broadcast_message(message)
         return _sum_part(parts[0], [len(part.units) for part in parts], self._own, self._group)
 
-    def deal_units(self, units: list[list[int]]) -> list[list[int]]:
-        """Return the places of each process's units: by what a unit holds, and nothing else.
 
-        Processes may round in different ways. If one record more or less moved others to another
-        process, it would move their gradients too. So neither a unit's place in the batch decides,
-        nor its number in the table, which changes with every row removed before it.
-        """
-        dealt: list[list[int]] = [[] for _ in range(self._group.size)]
-        for place, unit in enumerate(units):
-            dealt[self._own.digest(unit) % self._group.size].append(place)
-        return dealt
+def deal_units(records: TokenisedRecords, units: list[list[int]], size: int) -> list[list[int]]:
+    """Return the places of each process's units: by what a unit holds, and nothing else.
 
-
-def follow(own: ClippedSum, group: ProcessGroup) -> None:
-    """Form one's part of every sum that rank 0 asks for, until it says that it was the last."""
-    device = own.engine.parameters[0].device
-    while (asked := group.broadcast_message()) != END:
-        limits = [torch.tensor(some, dtype=torch.float64) for some in asked["limits"]]
-        scales = [  # of rank 0's shapes: `_sum_part` fills them
-            Scale(
-                *(None if shape is None else torch.ones(shape, device=device) for shape in shapes)
-            )
-            for shapes in asked["scales"]
-        ]
-        units = asked["units"]
-        own_limits = limits[group.rank] if limits else None
-        batch = Batch(asked["step"], units[group.rank], own_limits, scales)
-        _sum_part(batch, list(map(len, units)), own, group)
+    Processes may round in different ways. If one record more or less moved others to another
+    process, it would move their gradients too. So neither a unit's place in the batch decides, nor
+    its number in the table, which changes with every row removed before it. The first of a unit's
+    records decides.
+    """
+    dealt: list[list[int]] = [[] for _ in range(size)]
+    for place, unit in enumerate(units):
+        dealt[records.digest(unit[0]) % size].append(place)
+    return dealt
 
 
 def _sum_part(batch: Batch, sizes: list[int], own: ClippedSum, group: ProcessGroup) -> UnitReport:
@@ -237,7 +211,8 @@ def _sum_part(batch: Batch, sizes: list[int], own: ClippedSum, group: ProcessGro
     group.broadcast([parameter.data for parameter in own.engine.parameters])
     group.broadcast([f for s in batch.scales for f in (s.columns, s.rows) if f is not None])
     report = own.compute_clipped_sum(batch)
-    group.reduce(own.engine.sums)
+    for total in own.engine.sums:  # summed at rank 0; undefined elsewhere
+        dist.reduce(total, 0)
     # (3, units) from the processor on every rank: one without units has no device to speak of
     figures = torch.stack([f.double().cpu() for f in (report.losses, report.norms, report.scales)])
     return join_reports([UnitReport(*each) for each in group.gather(figures, sizes)])
@@ -252,18 +227,30 @@ def run_worker(meeting: str = "env://", rank: int = -1, size: int = -1) -> None:
     A worker draws no batch and no noise, and writes nothing. By default a launcher has started it.
     """
     with join_group(meeting, rank, size) as group:
-        # Each message asks for parts of sums, see `loop.opening_message`.
+        # Each message opens a training, see `loop.opening_message`.
         while (message := group.broadcast_message()) != END:
             trainer, norm = trainer_of(message), message["max_grad_norm"]
             engine = ClippingEngine(
                 trainer.model, math.inf if norm is None else norm, trainer.execution
             )
-            records = TokenisedRecords.open(Path(message["tokens"]))
-            wrong = WrongPrompts(**message["wrong"])
-            speed = RunConfig.from_dict(message["config"]).speed
-            shapes = wrong.shapes(records, speed, message["batch_size"])
+            records, loss = TokenisedRecords.open(Path(message["tokens"])), message["loss"]
+            speed, device = trainer.config.speed, engine.parameters[0].device
+            own = ClippedSum(engine, records, MismatchLoss(**loss), speed, message["batch_size"])
             try:
-                follow(ClippedSum(engine, records, wrong, shapes), group)
+                # Each of these asks for a part of a sum, see `DistributedSum`.
+                while (asked := group.broadcast_message()) != END:
+                    limits = [torch.tensor(some, dtype=torch.float64) for some in asked["limits"]]
+                    pairs = [  # of rank 0's shapes: `_sum_part` fills them
+                        [None if shape is None else torch.ones(shape, device=device) for shape in x]
+                        for x in asked["scales"]
+                    ]
+                    batch = Batch(
+                        asked["step"],
+                        asked["units"][group.rank],
+                        limits[group.rank] if limits else None,
+                        [Scale(*pair) for pair in pairs],
+                    )
+                    _sum_part(batch, list(map(len, asked["units"])), own, group)
             finally:
                 engine.close()
 
@@ -272,7 +259,7 @@ def trainer_of(message: dict[str, Any]) -> Trainer:
     """Return a model with rank 0's very weights, in rank 0's precision."""
     config = RunConfig.from_dict(message["config"])
     trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
-    if message["fallen_back"]:
+    if message["has_fallen_back"]:
         trainer.fall_back()
     return trainer
 

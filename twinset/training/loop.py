@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,11 @@ from twinset.errors import InputError
 from twinset.files.atomic import uninterrupted
 from twinset.policies import NoisePolicy
 from twinset.privacy.accounting.events import Event
-from twinset.privacy.clipping import ClippingEngine, Execution, UnitReport
+from twinset.privacy.clipping import ClippingEngine, Execution
 from twinset.privacy.clipping.engine import FAST, UnsupportedModule
 from twinset.progress import StepReport
 from twinset.table.tokenization import TokenisedRecords
-from twinset.training.clipped_sum import Batch, ClippedSum, Trainer, WrongPrompts
+from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer
 from twinset.training.distributed import END, DistributedSum, ProcessGroup
 
 WARM_UP = 0.05  # share of steps over which the learning rate rises
@@ -93,14 +93,17 @@ def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepC
 
 
 def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
-    """Return what other ranks need to form parts of the sums, of records that lie in a folder."""
+    """Return what other ranks need: the very same weights, and records that lie in a folder."""
+    # of weights that were rounded once, others must be rounded too
+    speed = replace(trainer.config.speed, precision="bfloat16" if trainer.is_low else "float32")
     norm = context.max_grad_norm
     return {
-        **trainer.worker_options(),
+        "config": replace(trainer.config, speed=speed).to_dict(),
+        "has_fallen_back": trainer.has_fallen_back,
         "tokens": str(context.records.folder),
         "batch_size": context.plan.batch_size,
         "max_grad_norm": norm if math.isfinite(norm) else None,
-        "wrong": asdict(WrongPrompts.from_plan(context.plan, context.training)),
+        "loss": asdict(MismatchLoss.from_plan(context.plan, context.training)),
     }
 
 
@@ -133,9 +136,8 @@ def train(
     optimizer = PrivateOptimizer(weights, policy, plan.batch_size, adam, schedule, record)
     if context.resume_state is not None:
         optimizer.restore(context.resume_state)
-    wrong = WrongPrompts.from_plan(plan, context.training)
-    shapes = wrong.shapes(context.records, context.speed, plan.batch_size)
-    own = ClippedSum(engine, context.records, wrong, shapes)
+    loss = MismatchLoss.from_plan(plan, context.training)
+    own = ClippedSum(engine, context.records, loss, context.speed, plan.batch_size)
     clipped_sum = own if context.group is None else DistributedSum(own, context.group)
     began, before = time.monotonic(), optimizer.done
     try:
@@ -145,8 +147,20 @@ def train(
             batch = Batch(optimizer.done + 1, context.records_of(indices), limits, scales)
             report = clipped_sum.compute_clipped_sum(batch)  # exact, in the engine's sums
             optimizer.step(engine.sums, units)  # noise policy → ledger → Adam
-            seconds, taken = time.monotonic() - began, optimizer.done - before
-            context.observe(report_step(optimizer.done, report, seconds, taken))
+            # A figure of a step is private. A Poisson batch may be empty.
+            finite, is_empty = report.norms.isfinite(), not len(report.losses)
+            clipped = (report.scales[finite] < 1).double()
+            context.observe(
+                StepReport(
+                    step=optimizer.done,
+                    records=len(report.losses),
+                    loss=float(report.losses[finite].double().mean()),
+                    clipped=0.0 if is_empty else float(clipped.mean()),
+                    non_finite=int((~finite).sum()),
+                    seconds=time.monotonic() - began,
+                    taken=optimizer.done - before,
+                )
+            )
             checkpoints(optimizer.done, optimizer.state, False)
         checkpoints(optimizer.done, optimizer.state, True)
     except KeyboardInterrupt:
@@ -154,22 +168,6 @@ def train(
         raise
     finally:
         engine.close()
-
-
-def report_step(step: int, report: UnitReport, seconds: float, taken: int) -> StepReport:
-    """Sum up a step for its owner; a figure of it is private."""
-    if not len(report.losses):  # a Poisson batch may be empty
-        return StepReport(step, 0, float("nan"), 0.0, 0, seconds, taken)
-    finite = report.norms.isfinite()
-    return StepReport(
-        step=step,
-        records=len(report.losses),
-        loss=float(report.losses[finite].double().mean()),
-        clipped=float((report.scales[finite] < 1).double().mean()),
-        non_finite=int((~finite).sum()),
-        seconds=seconds,
-        taken=taken,
-    )
 
 
 class PrivateOptimizer:
@@ -210,17 +208,14 @@ class PrivateOptimizer:
         with uninterrupted():
             noisy, event = self._policy.release(sums, units)
             self._record_event(event)
-            self.apply([total.div_(self._batch_size) for total in noisy])
-
-    def apply(self, gradients: list[Tensor]) -> None:
-        """Change the parameters along released gradients."""
-        self._policy.update_statistics(self._parameters, gradients)
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient.to(parameter.dtype)
-        self._optimizer.step()
-        self._schedule.step()
-        self._optimizer.zero_grad()
-        self.done += 1
+            gradients = [total.div_(self._batch_size) for total in noisy]
+            self._policy.update_statistics(self._parameters, gradients)
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                parameter.grad = gradient.to(parameter.dtype)
+            self._optimizer.step()
+            self._schedule.step()
+            self._optimizer.zero_grad()
+            self.done += 1
 
     def state(self) -> dict[str, Any]:
         """Return all that the next step needs, for `torch.save`."""
