@@ -205,7 +205,7 @@ def plan(
     with Console(quiet) as progress:
         hold_out = (AUTOMATIC | given)["hold_out"]
         found = plan_run(source, records, config, asked.rows, progress, hold_out)
-    show(found.to_dict(), map(with_flags, found.lines()), as_json)
+    show(found.to_dict(), [with_flags(str(found))], as_json)
 
 
 @_command

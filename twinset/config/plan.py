@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from twinset.config import PrivacyConfig, RunConfig
 from twinset.errors import InputError
@@ -144,13 +143,6 @@ def releases_of(*multipliers: float) -> list[GaussianRelease]:
     """Return what is released once, of the noise multipliers of `RELEASED`."""
     pairs = zip(RELEASED, multipliers, strict=True)
     return [GaussianRelease(multiplier, what) for what, multiplier in pairs if multiplier]
-
-
-def without_noise(plan: Plan) -> Plan:
-    """Return the same steps without noise, as phase 1 of selective noise takes them."""
-    names = ("noise_multiplier", "label_count_noise", "marginal_noise", "teacher_noise")
-    none: dict[str, Any] = dict.fromkeys(names, 0.0)
-    return replace(plan, target_epsilon=None, **none)
 
 
 # -- numbers that follow from N ------------------------------------------------------------------
@@ -313,11 +305,6 @@ def settled(config: RunConfig, records: int, begun: int | None = None) -> RunCon
     return with_teacher(with_steps(config, records, begun), records)
 
 
-def is_few(records: int, epsilon: float | None) -> bool:
-    """Return whether steps were not found to teach more than noisy counts and a teacher do."""
-    return epsilon is not None and records * epsilon < FEW
-
-
 def with_steps(config: RunConfig, records: int, begun: int | None = None) -> RunConfig:
     """Settle whether anything is trained: nothing where records are few for ε.
 
@@ -329,8 +316,9 @@ def with_steps(config: RunConfig, records: int, begun: int | None = None) -> Run
     training, privacy = config.training, config.privacy
     follows_words = privacy.marginal_share > 0 and config.sampling.tilt > 0
     needs_steps = config.policy.policy_class.needs_steps
-    few = is_few(records, privacy.target_epsilon) and follows_words and not needs_steps
-    untrained = few if begun is None else begun == 0
+    target = privacy.target_epsilon
+    is_few = target is not None and records * target < FEW and follows_words and not needs_steps
+    untrained = is_few if begun is None else begun == 0
     if not (training.is_timed and untrained):
         return config
     return replace(config, training=replace(training, steps=0))

@@ -203,18 +203,16 @@ class Checkpoints:
             due = step or not self.steps
             if not (due if is_end else time.monotonic() - last > CHECKPOINT_SECONDS):
                 return
+            import torch
 
-            def save(folder: Path) -> None:
-                try:
-                    import torch
-
-                    torch.save(state(), folder / STATE)
-                except RuntimeError as error:  # torch reports a full disk without a number
-                    raise OSError(errno.ENOSPC, "No space left on device") from error
-                if marginals is not None:
-                    marginals.save(folder / MARGINALS)
-
-            self._write(phase * self.steps + step, facts, ledger, save)
+            new = self._open(step := phase * self.steps + step)
+            try:
+                torch.save(state(), new / STATE)
+            except RuntimeError as error:  # torch reports a full disk without a number
+                raise OSError(errno.ENOSPC, "No space left on device") from error
+            if marginals is not None:
+                marginals.save(new / MARGINALS)
+            self._close(new, step, facts, ledger)
             last = time.monotonic()
 
         return keep
@@ -223,31 +221,30 @@ class Checkpoints:
         """Write a checkpoint that holds the teacher too. The ledger has its event already."""
         # Training ends with a checkpoint, so there is a whole one.
         trained = next(folder for _, folder in self._found() if not fault(folder))
-        facts = json.loads((trained / FACTS).read_text("utf-8"))
+        new = self._open(step := self.last_step + 1)
+        for path in trained.iterdir():
+            if path.name not in (CHECKSUMS, FACTS, LEDGER):
+                shutil.copyfile(path, new / path.name)
+        save_teacher(new)
+        self._close(new, step, json.loads((trained / FACTS).read_text("utf-8")), ledger)
 
-        def save(folder: Path) -> None:
-            for path in trained.iterdir():
-                if path.name not in (CHECKSUMS, FACTS, LEDGER):
-                    shutil.copyfile(path, folder / path.name)
-            save_teacher(folder)
+    def _open(self, step: int) -> Path:
+        """Return an empty folder for a checkpoint. One that a killed process left is replaced."""
+        new = self._folder / f".new-{step}"
+        shutil.rmtree(new, ignore_errors=True)
+        new.mkdir(parents=True)
+        return new
 
-        self._write(self.last_step + 1, facts, ledger, save)
-
-    def _write(
-        self, step: int, facts: dict[str, Any], ledger: Ledger, save: Callable[[Path], object]
-    ) -> None:
-        """Write a checkpoint, and remove all but the last two. If it is killed, those are left.
+    def _close(self, new: Path, step: int, facts: dict[str, Any], ledger: Ledger) -> None:
+        """Put a checkpoint in its place, and remove all but the last two.
 
         The journal's line comes last. If the process is killed before it, the next one finds its
         own state ahead of the journal and writes the line, see `Journal.begin`.
         """
-        new, final = self._folder / f".new-{step}", self._folder / f"step-{step}"
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
         write_json(new / FACTS, facts | {"counted": self._counted | {self._journal.process: step}})
         write_json(new / LEDGER, ledger.to_dict())
-        save(new)
         write_checksums(new)
+        final = self._folder / f"step-{step}"
         shutil.rmtree(final, ignore_errors=True)
         new.rename(final)
         flush(self._folder)
@@ -259,9 +256,7 @@ class Checkpoints:
     def _found(self) -> list[tuple[int, Path]]:
         """Return steps and folders of the checkpoints, the newest first."""
         paths = self._folder.glob("step-*")
-        return sorted(
-            ((int(path.name.removeprefix("step-")), path) for path in paths), reverse=True
-        )
+        return sorted(((int(p.name.removeprefix("step-")), p) for p in paths), reverse=True)
 
 
 class Journal:
@@ -301,12 +296,14 @@ class Journal:
         self._first = step
         for process, (first, last) in self._reached.items():
             if counted.get(process, 0) > last:  # it was killed between its state and its line
-                self._append(process, first, counted[process])
+                line = {"process": process, "begun": first, "reached": counted[process]}
+                append_json(self._path, line)
         self.reach(step)
 
     def reach(self, step: int) -> None:
         """Write down that this process left a state, or a model, after `step` steps."""
-        self._append(self.process, self._first, step)
+        line = {"process": self.process, "begun": self._first, "reached": step}
+        append_json(self._path, line)
 
     def uncounted(self, counted: Mapping[str, int]) -> list[StepRange]:
         """Return what others released that a state does not hold. `counted` is as in `begin`."""
@@ -315,6 +312,3 @@ class Journal:
             for process, (first, last) in self._reached.items()
         ]
         return [one for one in found if one.last > one.first]
-
-    def _append(self, process: str, first: int, reached: int) -> None:
-        append_json(self._path, {"process": process, "begun": first, "reached": reached})

@@ -7,20 +7,21 @@ and `plan_run` end before the first private step. Results appear whole or not at
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from twinset.bounds import check_number
 from twinset.config import RECORDS, RunConfig, SamplingConfig
 from twinset.config.plan import Plan, make_plan, settled, sized
 from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError, Stopped
-from twinset.files.atomic import has_checksums, replacing, write_text, writing
+from twinset.files.atomic import has_checksums, replacing, write_json, write_text, writing
 from twinset.models.base_model import load_base
 from twinset.models.device import AUTO, on_free_cores
+from twinset.policies import policy_names
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
@@ -33,7 +34,6 @@ from twinset.run.checkpoint import CHECKPOINTS, Checkpoints
 from twinset.run.plan import (
     PlanReport,
     Workload,
-    compare_policies,
     plan_lines,
     plan_time,
     size_notes,
@@ -41,12 +41,14 @@ from twinset.run.plan import (
 )
 from twinset.run.releases import chooses_prompt
 from twinset.run.request import OutputPaths, Result, Run, Source
-from twinset.run.run_folder import SETTINGS, RunFolder
+from twinset.run.run_folder import HELD_OUT, NUMBERS, SETTINGS, RunFolder
 from twinset.run.story import UNFINISHED
 from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.rows import RowGroups
-from twinset.sampling.twin_model import DESCRIPTION, TwinModel
+from twinset.sampling.twin_model import DESCRIPTION, TwinModel, twin_frame
+from twinset.table.columns import Texts
+from twinset.table.read import write_frame
 from twinset.table.templates import kinds_of_text
 from twinset.training.distributed import process_group
 from twinset.training.metrics_log import MetricsLog
@@ -68,36 +70,63 @@ def generate(
     Raises:
         InputError: something cannot be used; nothing was written.
     """
-    root = find_run_path(source, paths).resolve()
-    if paths.resume and run_folder.is_finished(root):
-        return hand_out_again(root, source, config, asked, paths, progress)
-    run = Run(config, source, asked, paths, progress)
-    with open_run_folder(run) as folder:
-        with process_group(config.speed.processes) as run.group:
-            if asked is not None:
-                check_twin_output(source, paths)
-            story.read(run)
-            story.plan(run)
-            for line in plan_lines(run.plan, run.owned):
-                progress.say(line)
-            say_cost(run)  # `count` shows the plan's warnings
-            if asked is not None:
-                check_decoding(run.base.model, story.find_prompts(run), config.sampling)
-            learn(run, folder)
-        how = (
-            "the trained model is safe and need not be paid for again: the same command with "
-            "`resume=True`, and with other rows or decoding settings where these were the trouble, "
-            f"goes on; so does {run_folder.sampling_command(folder.root)}"
-        )
-        try:
-            if asked is not None:
-                story.sample(run)
-                story.share(run)
-        except InputError as error:
-            raise InputError(f"{error}; {how}") from error
-        except Exception:
-            progress.warn(how)
-            raise
+    path = find_run_path(source, paths)
+    final, replaced = path.resolve(), list[Path]()
+    is_whole = run_folder.is_run(final) and has_checksums(final / "model")
+    if paths.resume and is_whole and not run_folder.is_unfinished(final):
+        return hand_out_again(final, source, config, asked, paths, progress)
+    for other in [] if paths.run or paths.resume else run_folder.numbered_runs(source.name):
+        if run_folder.is_abandoned(other):
+            left = run_folder.place_near(other, "partial")
+            progress.say(
+                f"{left}: left by a run that was killed before its first checkpoint; nothing of it "
+                "was released; delete it, as it may hold private texts"
+            )
+    if paths.overwrite:  # the runs with a trained model that will be deleted in the end
+        older = [final] if paths.resume else [final, run_folder.place_near(final, "partial")]
+        replaced = [folder for folder in older if has_checksums(folder / "model")]
+    run, folder = Run(config, source, asked, paths, progress), None
+    try:
+        # At the end of this block the folder is in its place, whole.
+        with RunFolder.create(path, paths.overwrite, paths.resume) as folder:
+            run.folder = folder
+            for deleted in replaced:
+                progress.warn(
+                    f"{deleted}: `overwrite=True` will delete its trained model, and {SPENT}"
+                )
+            checkpoints = folder.internal / UNFINISHED / CHECKPOINTS
+            for ledger in (folder.model / LEDGER, *sorted(checkpoints.glob(f"*/{LEDGER}"))):
+                check_file_format(ledger)  # what is resumed was written in this format
+            with process_group(config.speed.processes) as run.group:
+                if asked is not None:
+                    check_twin_output(source, paths)
+                story.read(run)
+                story.plan(run)
+                for line in plan_lines(run.plan, run.owned):
+                    progress.say(line)
+                say_cost(run)  # `count` shows the plan's warnings
+                if asked is not None:
+                    check_decoding(run.base.model, story.find_prompts(run), config.sampling)
+                learn(run, folder)
+            how = (
+                "the trained model is safe and need not be paid for again: the same command with "
+                "`resume=True`, and with other rows or decoding settings where these were the "
+                f"trouble, goes on; so does {run_folder.sampling_command(folder.root)}"
+            )
+            try:
+                if asked is not None:
+                    story.sample(run)
+                    story.share(run)
+            except InputError as error:
+                raise InputError(f"{error}; {how}") from error
+            except Exception:
+                progress.warn(how)
+                raise
+            shutil.rmtree(folder.internal / UNFINISHED, ignore_errors=True)
+    except KeyboardInterrupt:
+        if folder is not None and folder.is_kept and run_folder.is_unfinished(path):
+            raise Stopped("stopped; the same command with `resume=True` goes on") from None
+        raise
     return story.judge(run)
 
 
@@ -107,8 +136,11 @@ def learn(run: Run, folder: RunFolder) -> None:
     if has_checksums(folder.model):  # stopped after it was trained
         run.model = TwinModel.load(folder.model, run.config.speed.device)
         return
-    if run.held_out is not None:
-        run_folder.keep_held_out(folder.internal, run.held_out)
+    if (held := run.held_out) is not None:  # the rows and their places, for their owner alone
+        assert isinstance(held.texts, Texts)
+        frame = twin_frame(held.schema, held.texts, held.labels)
+        write_frame(frame, folder.internal / HELD_OUT)
+        write_json(folder.internal / NUMBERS, {"rows": held.texts.places.tolist()})
     write_text(folder.internal / "notes.txt", "".join(f"{note}\n" for note in run.notes))
     run.progress = MetricsLog(run.progress, folder.internal)
     unfinished = folder.internal / UNFINISHED
@@ -293,8 +325,15 @@ def plan_run(
             progress.say(note)
     for warning in planned.warnings:
         progress.warn(warning)
-    same = sized(config, planned.steps, planned.batch_size)
-    policies = compare_policies(planned.records, same) if planned.steps else {}
+    # What each policy would need in its sound form, with this budget and as many steps.
+    same, policies = sized(config, planned.steps, planned.batch_size), dict[str, Plan | None]()
+    is_trained = planned.steps and config.privacy.target_epsilon is not None
+    for policy in policy_names() if is_trained else ():
+        sound: dict[str, Any] = {"noise_policy": policy, "policy_form": "sound"}
+        policies[policy] = None
+        with suppress(InputError):
+            other = replace(same.policy, **sound, redact_only=False)
+            policies[policy] = make_plan(planned.records, replace(same, policy=other))
     return PlanReport(planned, phases, policies, owned)
 
 
@@ -313,8 +352,15 @@ def say_cost(run: Run) -> None:
 
 
 def find_run_path(source: Source, paths: OutputPaths) -> Path:
-    """Return where the run folder is, or will be."""
-    return paths.run or run_folder.default_run_path(source.name, paths.resume)
+    """Return where the run folder is, or will be: of `runs/<table>-<n>` the first that is free.
+
+    To resume, it is the last unfinished one, else the last of all.
+    """
+    if paths.run or not paths.resume:
+        return paths.run or run_folder.numbered_runs(source.name)[-1]
+    runs = run_folder.numbered_runs(source.name)
+    unfinished = [run for run in runs if run_folder.is_unfinished(run)]
+    return unfinished[-1] if unfinished else runs[max(0, len(runs) - 2)]
 
 
 def check_twin_output(source: Source, paths: OutputPaths, again: bool = False) -> None:
@@ -329,46 +375,6 @@ def check_twin_output(source: Source, paths: OutputPaths, again: bool = False) -
         raise InputError(f"`output={paths.output}`: is the private table itself; name another file")
     if not again:
         check_output(paths.output, paths.overwrite)
-
-
-@contextmanager
-def open_run_folder(run: Run) -> Iterator[RunFolder]:
-    """Build the run's folder in the block. At its end it is in its place, whole.
-
-    Raises:
-        InputError: it cannot be built, or not be resumed.
-        Stopped: somebody stopped the run, and it can be resumed.
-    """
-    paths, progress = run.paths, run.progress
-    path = find_run_path(run.source, paths)
-    for other in [] if paths.run or paths.resume else run_folder.numbered_runs(run.source.name):
-        if run_folder.is_abandoned(other):
-            left = run_folder.place_near(other, "partial")
-            progress.say(
-                f"{left}: left by a run that was killed before its first checkpoint; nothing of it "
-                "was released; delete it, as it may hold private texts"
-            )
-    final, replaced = path.resolve(), list[Path]()
-    if paths.overwrite:  # the runs with a trained model that will be deleted in the end
-        older = [final] if paths.resume else [final, run_folder.place_near(final, "partial")]
-        replaced = [run for run in older if has_checksums(run / "model")]
-    folder = None
-    try:
-        with RunFolder.create(path, paths.overwrite, paths.resume) as folder:
-            run.folder = folder
-            for deleted in replaced:
-                progress.warn(
-                    f"{deleted}: `overwrite=True` will delete its trained model, and {SPENT}"
-                )
-            checkpoints = folder.internal / UNFINISHED / CHECKPOINTS
-            for ledger in (folder.model / LEDGER, *sorted(checkpoints.glob(f"*/{LEDGER}"))):
-                check_file_format(ledger)  # what is resumed was written in this format
-            yield folder
-            shutil.rmtree(folder.internal / UNFINISHED, ignore_errors=True)
-    except KeyboardInterrupt:
-        if folder is not None and folder.is_kept and run_folder.is_unfinished(path):
-            raise Stopped("stopped; the same command with `resume=True` goes on") from None
-        raise
 
 
 def hand_out_again(
@@ -392,9 +398,7 @@ def hand_out_again(
     run = Run(config, source, folder=RunFolder(root, root, is_resumed=True))
     story.read(run)
     story.plan(run)
-    if other := run_folder.find_differences(
-        run.settings(), run_folder.read_settings(root / "internal")
-    ):
+    if other := run_folder.find_differences(run.settings(), root / "internal"):
         raise InputError(f"{root}: was made with other settings ({', '.join(other)}); {others}")
     progress.say(f"{root}: is finished, so there is nothing to resume; this is what it made")
     has_twin = (root / "share" / PRIVACY).exists()

@@ -13,20 +13,19 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
 from twinset.config import RunConfig
-from twinset.config.plan import FEWEST_VISITS, MOST_READ, Plan, is_few, make_plan, size_for, sized
+from twinset.config.plan import FEW, FEWEST_VISITS, MOST_READ, Plan, make_plan, size_for, sized
 from twinset.errors import InputError
 from twinset.models.adapters import prepare_trainable
 from twinset.models.base_model import BaseModel, context_length
 from twinset.models.device import computing_with, give_memory_back, on_free_cores, wait_for
 from twinset.models.hidden_states import PHASE as TEACHER_PHASE
 from twinset.models.layers import choose_execution, copy_in, frozen_dtype, fuse
-from twinset.policies import policy_names
 from twinset.privacy.accounting import accountant
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.engine import is_out_of_memory
@@ -95,18 +94,6 @@ class Workload:
         )
         return tuple((name, seconds) for name, seconds in phases if seconds)
 
-    def may_take_longer(self, plan: Plan, config: RunConfig, base: BaseModel) -> bool:
-        """Return whether the slowest machine there is would need longer than the run may take."""
-        limit = config.training.max_minutes
-        if limit is None:
-            return False
-        weights = sum(p.numel() for p in base.model.parameters())
-        sequences = 1 + MismatchLoss.from_plan(plan, config.training).count
-        phases = len(config.policy.policy_class.phases())
-        visits = plan.steps * plan.batch_size * self.most_records * phases
-        read = 3 * visits * sequences + 2 * (self.rows + self.prompts * tilting.PROMPT_ROWS)
-        return read * self.tokens(config, base) * weights / SLOWEST > 60 * PLANNED_SHARE * limit
-
 
 def plan_time(
     plan: Plan,
@@ -124,11 +111,17 @@ def plan_time(
     Returns the plan, its phases (none if the speed was not measured) and the seconds of the rows'
     clock. None: all rows are written, however long that takes.
     """
-    limit = config.training.max_minutes
-    if not (always or work.may_take_longer(plan, config, base)):
+    limit, tokens = config.training.max_minutes, work.tokens(config, base)
+    # Would the slowest machine there is need longer than the run may take?
+    weights = sum(p.numel() for p in base.model.parameters())
+    sequences = 1 + MismatchLoss.from_plan(plan, config.training).count
+    phases_of_steps = len(plan.policy_class.phases())
+    visits = plan.steps * plan.batch_size * work.most_records * phases_of_steps
+    read = 3 * visits * sequences + 2 * (work.rows + work.prompts * tilting.PROMPT_ROWS)
+    slowest = read * tokens * weights / SLOWEST
+    if not always and (limit is None or slowest <= 60 * PLANNED_SHARE * limit):
         return plan, (), None
     progress.say("measuring speed on this machine")
-    tokens = work.tokens(config, base)
     speed = measure_step(base, config, plan, tokens, progress)
     phases = work.phases(plan, config, *speed)
     if limit is None:
@@ -255,10 +248,6 @@ class PlanReport:
 
     def __str__(self) -> str:
         """Return it for people, as a text."""
-        return "\n".join(self.lines())
-
-    def lines(self) -> list[str]:
-        """Return it for people."""
         policies = []
         for name, plan in self.policies.items():
             line = "would need more records"
@@ -267,7 +256,8 @@ class PlanReport:
                 more = f", {phases} times the steps" if phases > 1 else ""
                 line = f"σ = {plan.noise_multiplier:.3f}{more}; {budget_line(plan, self.owned)}"
             policies.append(f"{f'`noise_policy={name}`':<27}{line}")
-        return [*plan_lines(self.plan, self.owned), *time_lines(self.phases), *policies]
+        lines = [*plan_lines(self.plan, self.owned), *time_lines(self.phases), *policies]
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
@@ -277,18 +267,6 @@ class PlanReport:
             "phases": [list(phase) for phase in self.phases],
             "policies": {n: plan and plan_to_dict(plan) for n, plan in self.policies.items()},
         }
-
-
-def compare_policies(records: int, config: RunConfig) -> dict[str, Plan | None]:
-    """Return a plan for each policy in its sound form, with this budget; none without privacy."""
-    found: dict[str, Plan | None] = {}
-    for name in policy_names() if config.privacy.target_epsilon is not None else ():
-        sound: dict[str, Any] = {"noise_policy": name, "policy_form": "sound", "redact_only": False}
-        found[name] = None
-        with suppress(InputError):
-            other = replace(config, policy=replace(config.policy, **sound))
-            found[name] = make_plan(records, other)
-    return found
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
@@ -362,7 +340,7 @@ def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
     epsilon = plan.target_epsilon
     if epsilon is None:
         return
-    if not plan.policy_class.needs_steps and is_few(plan.records, epsilon):
+    if not plan.policy_class.needs_steps and plan.records * epsilon < FEW:
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
             f"`steps=0` trains nothing, takes less time, and taught as much {MEASURED}"
             if plan.steps

@@ -14,7 +14,7 @@ import numpy as np
 
 from twinset.config import RunConfig
 from twinset.config.plan import MOST_READ, Plan
-from twinset.models.base_model import BaseModel, context_length
+from twinset.models.base_model import context_length
 from twinset.models.hidden_states import (
     PHASE,
     Teacher,
@@ -45,7 +45,7 @@ from twinset.sampling.tilt_fitting import (
 )
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.labels import MERGED, OWNER, PROMPT, TABLE
-from twinset.table.schema import Combination, Schema
+from twinset.table.schema import Combination
 from twinset.table.templates import Template, candidate_templates, fitting_prompts
 from twinset.table.tokenization import longest_prompt, text_budget
 
@@ -111,11 +111,14 @@ def open_ledger(run: Run) -> Ledger:
     return Ledger.open(mechanism, tuple(public), caveats(policy.name, policy.form), run.scale)
 
 
-def counted_units(run: Run) -> Iterator[list[int]]:
+def counted_units(run: Run, what: str) -> Iterator[list[int]]:
     """Yield the records of each unit that are counted: of an owner as many as enter a step."""
     for start in range(0, len(run.units), OWNERS_AT_ONCE):
         numbers = np.arange(start, min(start + OWNERS_AT_ONCE, len(run.units)))
-        yield from run.units.draw(numbers, run.randomness.sampling)
+        drawn = run.units.draw(numbers, run.randomness.sampling)
+        for done, unit in enumerate(drawn, start=start + 1):
+            yield unit
+            run.progress.count(what, done, len(run.units))
 
 
 def count_labels(run: Run) -> dict[Combination, int]:
@@ -123,8 +126,7 @@ def count_labels(run: Run) -> dict[Combination, int]:
     records, plan = run.records, run.plan
     labels, combinations, most = records.labels, records.schema.combinations, 1
     if records.owners is not None:
-        places = np.fromiter((record for unit in counted_units(run) for record in unit), np.int64)
-        labels = [labels[i] for i in places.tolist()]
+        labels = [labels[i] for unit in counted_units(run, "labels counted") for i in unit]
         most = run.config.privacy.max_records_per_owner
     if plan.target_epsilon is None:
         run.ledger.record(NonPrivateAccess("labels were counted without noise"))
@@ -143,16 +145,10 @@ def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
     weighed follows from the label counts and from rows of the base model, in shares as counted. No
     record was shown to it.
     """
-
-    def shown_units() -> Iterator[list[int]]:
-        for done, unit in enumerate(counted_units(run), start=1):
-            yield unit
-            run.progress.count("texts counted", done, len(run.units))
-
     schema = run.records.schema
     numbers = {c: schema.value_numbers(c) for c in schema.combinations}
     marginals, event = release_token_marginals(
-        run.tokens.of_units(shown_units(), numbers),
+        run.tokens.of_units(counted_units(run, "texts counted"), numbers),
         [len(attribute.values) for attribute in schema.attributes],
         token_weights(base, run.progress),
         require_noise(run.plan, run.plan.marginal_noise),
@@ -191,23 +187,34 @@ def chooses_prompt(plan: Plan, config: RunConfig) -> bool:
     return enough and config.privacy.marginal_share > 0
 
 
-def find_candidates(
-    schema: Schema, usual: Template, base: BaseModel, longest: int
-) -> tuple[Template, ...]:
-    """Return the templates that a run may choose from, the usual one first; none: there is one.
+def find_candidates(run: Run) -> tuple[tuple[Template, ...], str]:
+    """Return the templates that counts choose from, the usual one first, and what to say of it.
 
-    A text of at most `longest` tokens has as much room behind each of them as behind the usual one:
-    its length is counted before. All of this follows from public facts.
+    None: there is one. A text has as much room behind each of them as behind the usual one: its
+    length is counted before. All of this follows from public facts.
     """
-    spans = context_length(base.model), attention_span(base.model)
-
-    def room(template: Template) -> list[int]:
-        prompt = longest_prompt(template, schema.combinations, base.tokenizer)
-        return [min(span - prompt, longest) for span in spans]
-
-    own = room(usual)
-    others = [t for t in candidate_templates(schema) if t != usual and room(t) == own]
-    return (usual, *others) if others else ()
+    schema, usual, base = run.records.schema, run.template, run.base
+    if chooses_prompt(run.plan, run.config):
+        spans = context_length(base.model), attention_span(base.model)
+        templates = [usual, *(t for t in candidate_templates(schema) if t != usual)]
+        prompts = [longest_prompt(t, schema.combinations, base.tokenizer) for t in templates]
+        longest = run.config.training.max_tokens
+        rooms = [[min(span - prompt, longest) for span in spans] for prompt in prompts]
+        found = tuple(t for t, room in zip(templates, rooms, strict=True) if room == rooms[0])
+        if len(found) > 1:
+            return found, (
+                f"the prompt will be that of {len(found)} behind which words are most as they are "
+                f'counted, such as "{found[1].pattern}"; `prompt` names one instead'
+            )
+    # The prompt may decide how good the twin is.
+    fitting = fitting_prompts(schema)
+    written = [f"`prompt={name}`" if "{" not in name else f'`prompt="{name}"`' for name in fitting]
+    return (), (
+        f'the prompt is "{usual.pattern}"; what says more of the texts mostly makes a better '
+        f"twin: {' or '.join(written)} may fit, or write your own"
+        if written
+        else ""
+    )
 
 
 def choose_template(run: Run, base: TwinModel, marginals: TokenMarginals) -> Template:
@@ -224,18 +231,6 @@ def choose_template(run: Run, base: TwinModel, marginals: TokenMarginals) -> Tem
         run.progress.count(PROMPT_PHASE, done, len(run.candidates))
     misfits[0] -= FAVOUR
     return run.candidates[int(np.argmin(misfits))]
-
-
-def propose_prompts(schema: Schema, usual: Template) -> str | None:
-    """Propose prompts where none is chosen. The prompt may decide how good the twin is."""
-    fitting = fitting_prompts(schema)
-    written = [f"`prompt={name}`" if "{" not in name else f'`prompt="{name}"`' for name in fitting]
-    if not written:
-        return None
-    return (
-        f'the prompt is "{usual.pattern}"; what says more of the texts mostly makes a better '
-        f"twin: {' or '.join(written)} may fit, or write your own"
-    )
 
 
 # -- the teacher ---------------------------------------------------------------------------------

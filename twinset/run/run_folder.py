@@ -24,9 +24,6 @@ from twinset.files.atomic import has_checksums, write_json, writing
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.wording import SPENT
-from twinset.table.columns import Texts
-from twinset.table.read import write_frame
-from twinset.table.records import Records
 
 # How open each part is. A file written by `atomic` is as open as the folder it is in.
 PARTS = {"share": 0o755, "model": 0o755, "internal": 0o700}
@@ -48,20 +45,8 @@ def place_near(final: Path, what: str) -> Path:
     return final.with_name(f".{final.name}.{what}")
 
 
-def default_run_path(source_name: str, resume: bool = False) -> Path:
-    """Return `runs/<table>-<n>` for a table's path or hub name.
-
-    It is the first that is free. To resume, it is the last unfinished one, else the last of all.
-    """
-    runs = numbered_runs(source_name)
-    if not resume:
-        return runs[-1]
-    unfinished = [run for run in runs if is_unfinished(run)]
-    return unfinished[-1] if unfinished else runs[max(0, len(runs) - 2)]
-
-
 def numbered_runs(source_name: str) -> list[Path]:
-    """Return the places of a table's runs by their numbers; the last one is the first free one."""
+    """Return the places `runs/<table>-<n>` of a table's runs. The last is the first free one."""
     table = re.sub(r"[^\w.-]", "-", Path(source_name).name.split(".")[0]) or "table"
     runs: list[Path] = []
     while True:
@@ -75,11 +60,6 @@ def numbered_runs(source_name: str) -> list[Path]:
 def is_run(path: Path) -> bool:
     """Tell a run from any other folder, in which nothing may be written or deleted."""
     return (path / "share" / "privacy.json").is_file() or all((path / p).is_dir() for p in PARTS)
-
-
-def is_finished(final: Path) -> bool:
-    """Tell whether a whole run stands there, and none that is to take its place."""
-    return is_run(final) and has_checksums(final / "model") and not is_unfinished(final)
 
 
 def is_unfinished(final: Path) -> bool:
@@ -269,8 +249,9 @@ def read_settings(internal: Path) -> dict[str, Any]:
     return known
 
 
-def find_differences(plain: dict[str, Any], known: dict[str, Any]) -> list[str]:
+def find_differences(plain: dict[str, Any], internal: Path) -> list[str]:
     """Return which of the settings that must not differ do, in a run that is resumed."""
+    known = read_settings(internal)
     plain = json.loads(json.dumps(plain))  # tuples become lists, as in the file
     return [n for n in plain if n not in MAY_DIFFER and known.get(n) != plain[n]]
 
@@ -281,7 +262,7 @@ def record_settings(run: RunFolder, plain: dict[str, Any]) -> None:
     Raises:
         InputError: it would train otherwise.
     """
-    if run.is_resumed and (other := find_differences(plain, read_settings(run.internal))):
+    if run.is_resumed and (other := find_differences(plain, run.internal)):
         trained = has_checksums(run.model)
         sample = f"{sampling_command(run.root)} writes rows from its model, " if trained else ""
         raise InputError(
@@ -326,16 +307,6 @@ def held_out_line(rows: int) -> str:
         f"holding {rows:,} rows out, to judge the twin by: nothing is trained on them; "
         "`hold_out=0` trains on all"
     )
-
-
-def keep_held_out(internal: Path, held_out: Records) -> None:
-    """Keep rows and their places in the table in the part that is private to its owner."""
-    from twinset.sampling.twin_model import twin_frame  # loads torch
-
-    texts = held_out.texts
-    assert isinstance(texts, Texts)
-    write_frame(twin_frame(held_out.schema, texts, held_out.labels), internal / HELD_OUT)
-    write_json(internal / NUMBERS, {"rows": texts.places.tolist()})
 
 
 def kept_rows(internal: Path) -> list[int]:

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor
 
 from twinset.config import PrivacyConfig
-from twinset.config.plan import make_plan, settled, sized, without_noise
+from twinset.config.plan import make_plan, settled, sized
 from twinset.errors import InputError
 from twinset.models.adapters import merge_adapters
 from twinset.models.base_model import check_base, context_length, load_base, special_token_strings
@@ -147,9 +147,9 @@ def plan(run: Run) -> None:
         begun = (known["plan"]["steps"], known["plan"]["batch_size"]) if known else None
         units = len(records.units(run.config))
         run.config = config = settled(run.config, units, begun[0] if begun else None)
-        longest = config.training.max_tokens
         # refuses prompts that do not fit, and what the policy cannot work with
-        text_budget(find_prompts(run), attention_span(run.base.model), longest)
+        span = attention_span(run.base.model)
+        text_budget(find_prompts(run), span, config.training.max_tokens)
         run.plan = make_plan(
             units, sized(config, *begun) if begun and config.training.is_timed else config
         )
@@ -159,17 +159,7 @@ def plan(run: Run) -> None:
         if config.privacy.target_epsilon is not None:
             run.scale = policy.weight_scale(config.policy, run.base)
         if run.source.prompt is None:
-            if releases.chooses_prompt(run.plan, config):
-                run.candidates = releases.find_candidates(
-                    records.schema, run.template, run.base, longest
-                )
-            line = releases.propose_prompts(records.schema, run.template)
-            if run.candidates:
-                line = (
-                    f"the prompt will be that of {len(run.candidates)} behind which words are most "
-                    f'as they are counted, such as "{run.candidates[1].pattern}"; `prompt` names '
-                    "one instead"
-                )
+            run.candidates, line = releases.find_candidates(run)
             if line and not begun:  # a resumed run has chosen already
                 progress.say(line)
         about = list(size_notes(run.plan, config.training.batch_size))
@@ -231,7 +221,7 @@ def train(run: Run) -> None:
             shapes = batch_shapes(
                 config.speed,
                 full.batch_size,
-                run.tokens.sequences_per_record(wrong),
+                1 + min(wrong, len(run.tokens.prompts) - 1),
                 run.tokens.padded_lengths(releases.longest_text(run)),
                 1 if run.owned is None else config.privacy.max_records_per_owner,
             )
@@ -243,7 +233,10 @@ def train(run: Run) -> None:
             if len(kinds) > 1:
                 progress.say(f"phase {phase + 1} of {len(kinds)}: {kind.reads}")
             tokens = tokenise_texts(run, "masked", masked=True) if kind.reads_masked else run.tokens
-            plan = full if kind.adds_noise else without_noise(full)
+            plan = full
+            if not kind.adds_noise:
+                names = ("noise_multiplier", "label_count_noise", "marginal_noise", "teacher_noise")
+                plan = replace(full, target_epsilon=None, **dict.fromkeys(names, 0.0))
             state = run.resumed.state if run.resumed and phase == start else None
             left = plan.steps - (int(state["done"]) if state else 0)
             batches = (
