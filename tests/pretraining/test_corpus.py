@@ -5,7 +5,7 @@ import gzip
 import pandas as pd
 import pytest
 
-from twinset.pretraining.corpus import RUN, find_clean, read_corpus, read_guarded
+from twinset.pretraining.corpus import RUN, find_clean, read_corpus
 
 REVIEWS = pd.DataFrame({"text": [f"Review {n}." for n in range(200)], "mood": ["good"] * 200})
 PARAGRAPHS = [f"Paragraph {n}." for n in range(4000)]
@@ -41,6 +41,19 @@ def test_a_hash_of_the_text_alone_decides_what_is_read_and_held_out(tmp_path):
 
 
 LONG = " ".join(f"word{n}" for n in range(40))
+LINES = [" ".join(f"verse{n}word{w}" for w in range(9)) for n in range(2)]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A table with text in two columns, and a zipped text."""
+    place = tmp_path_factory.mktemp("guarded")
+    bodies = ["\n\n".join(LINES), "A short and guarded note indeed."]
+    table = pd.DataFrame({"n": [1, 2], "title": [None, "All right"], "body": bodies})
+    table.to_csv(place / "private.csv", index=False)
+    with gzip.open(place / "more.txt.gz", "wt") as file:
+        file.write(f"Another.\n\n{LONG}")
+    return [place / "private.csv", place / "more.txt.gz"]
 
 
 @pytest.mark.parametrize(
@@ -50,24 +63,8 @@ LONG = " ".join(f"word{n}" for n in range(40))
         (f"Before, {' '.join(LONG.split()[5 : 4 + RUN])} after.", True),  # one word less
         ("He said: a short and guarded note indeed!", False),
         ("All right.", True),  # too short for anyone to own
+        (LINES[1], False),  # the corpus is cut where the guarded text is not
     ],
 )
-def test_documents_that_hold_guarded_text_are_found(document, is_clean):
-    guarded = [LONG, "A short and guarded note indeed.", "All right"]
+def test_documents_that_hold_guarded_text_are_found(guarded, document, is_clean):
     assert find_clean([document, "Nothing of it."], guarded).tolist() == [is_clean, True]
-
-
-def test_guarded_text_is_found_where_the_corpus_is_cut_and_it_is_not(tmp_path):
-    lines = [" ".join(f"verse{n}word{w}" for w in range(9)) for n in range(4)]
-    pd.DataFrame({"poem": ["\n\n".join(lines)]}).to_csv(tmp_path / "private.csv", index=False)
-    (tmp_path / "book.txt").write_text("\n\n".join(["A preface of more words than six.", *lines]))
-    documents = read_corpus([tmp_path / "book.txt"]).documents
-    found = find_clean(documents, list(read_guarded([tmp_path / "private.csv"])))
-    assert found.tolist() == [True, False, False, False, False]
-
-
-def test_all_text_of_guarded_files_counts(folder, tmp_path):
-    table = pd.DataFrame({"n": [1, 2], "title": ["One", None], "body": ["Two", "Three"]})
-    table.to_csv(tmp_path / "private.csv", index=False)
-    assert list(read_guarded([tmp_path / "private.csv"])) == ["One", "Two", "Three"]
-    assert "Zipped." in list(read_guarded([folder / "more.txt.gz"]))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,15 @@ def read_corpus(
         corpus = read_corpus([Path("public")], prompts=["Write a {mood} review:"])
         training, heldout, left_out = corpus.split()
     """
-    shares, licences, files = shares or {}, licences or {}, find_files(paths)
+    shares, licences, files = shares or {}, licences or {}, list[Path]()
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{path}: no such file or folder; check the path")
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        readable = [p for p in inside if p.is_file() and (is_text(p) or format_of(p))]
+        if not readable:
+            raise InputError(f"{path}: holds no text file and no table that twinset reads")
+        files += [file for file in readable if file not in files]
     # Long beginnings of names go before short ones, and "" (any table) comes last.
     pairs = sorted(map(parse_prompt, prompts), key=lambda pair: -len(pair[0]))
     for share in shares.values():
@@ -165,24 +173,6 @@ def read_corpus(
     return Corpus(sources, documents, keys, len(found) - len(kept))
 
 
-def find_files(paths: Sequence[Path]) -> list[Path]:
-    """Return the text files and tables among paths and in the folders among them.
-
-    Raises:
-        InputError: a path is missing, or holds neither.
-    """
-    files: list[Path] = []
-    for path in paths:
-        if not path.exists():
-            raise InputError(f"{path}: no such file or folder; check the path")
-        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        readable = [p for p in inside if p.is_file() and (is_text(p) or format_of(p))]
-        if not readable:
-            raise InputError(f"{path}: holds no text file and no table that twinset reads")
-        files += [file for file in readable if file not in files]
-    return files
-
-
 def parse_prompt(given: str) -> tuple[str, str]:
     """Read `START=PROMPT`, or a prompt alone, which must name a column.
 
@@ -229,8 +219,26 @@ def paragraphs(file: Path) -> list[str]:
         ) from None
 
 
-def find_clean(documents: Sequence[str], guarded: Sequence[str]) -> np.ndarray:
-    """Return which documents share nothing with guarded texts: (D,) bool."""
+def find_clean(documents: Sequence[str], files: Sequence[Path]) -> np.ndarray:
+    """Return which documents share nothing with guarded files: (D,) bool.
+
+    Every cell of text in a table is guarded. A corpus may be cut where a guarded text is not, so
+    its lines are guarded one by one as well.
+
+    Raises:
+        InputError: a file cannot be read.
+    """
+    guarded: list[str] = []
+    for file in files:
+        if is_text(file):
+            texts = paragraphs(file)
+        elif format_of(file) is None or not file.is_file():
+            raise InputError(f"{file}: `decontaminate` takes text files and tables; check the path")
+        else:
+            frame = read_frame(file)
+            texts = [cell for c in frame.columns for cell in frame[c] if isinstance(cell, str)]
+        for text in texts:
+            guarded += [text, *(text.splitlines() if "\n" in text else ())]
     vocabulary: dict[str, int] = {}
     ours, theirs = number_words(documents, vocabulary), number_words(guarded, vocabulary)
     words = np.bincount(theirs.row, minlength=theirs.rows)  # of each guarded text
@@ -242,25 +250,3 @@ def find_clean(documents: Sequence[str], guarded: Sequence[str]) -> np.ndarray:
         codes, rows = ours.runs(length)
         sharing[rows[contained(codes, wanted)]] = True
     return ~sharing
-
-
-def read_guarded(files: Sequence[Path]) -> Iterator[str]:
-    """Yield the texts of guarded files, every cell of text in a table, and each line of them.
-
-    A corpus may be cut where a guarded text is not. So its lines are guarded one by one as well.
-
-    Raises:
-        InputError: a file cannot be read.
-    """
-    for file in files:
-        if is_text(file):
-            texts = paragraphs(file)
-        elif format_of(file) is None or not file.is_file():
-            raise InputError(f"{file}: `decontaminate` takes text files and tables; check the path")
-        else:
-            frame = read_frame(file)
-            texts = [cell for c in frame.columns for cell in frame[c] if isinstance(cell, str)]
-        for text in texts:
-            yield text
-            if "\n" in text:
-                yield from text.splitlines()

@@ -52,7 +52,7 @@ from twinset.models.base_model import (
 )
 from twinset.models.device import device_of, has_bfloat16, is_cpu
 from twinset.pretraining import PretrainConfig
-from twinset.pretraining.corpus import RUN, find_clean, read_corpus, read_guarded, size_of
+from twinset.pretraining.corpus import RUN, find_clean, read_corpus, size_of
 from twinset.progress import PretrainingReport, Progress
 
 DOCUMENTS_AT_ONCE = 1000  # that are tokenised together
@@ -136,7 +136,7 @@ def train_base(
         clean = None
         if config.decontaminate:
             progress.say("looking for texts that must not be in it")
-            clean = find_clean(corpus.documents, list(read_guarded(config.decontaminate)))
+            clean = find_clean(corpus.documents, config.decontaminate)
             progress.say(f"left out, words shared with guarded files: {(~clean).sum()} documents")
         training, heldout, left_out = corpus.split(clean)
 
@@ -267,8 +267,15 @@ def make_model(
         if config.base_model is None:
             if not folder.is_dir():  # else a run that resumes reads it
                 progress.say("learning a vocabulary")
+                # bytes (BPE as in GPT-2) of public text
+                kind = AutoTokenizer.from_pretrained(
+                    shipped_folder(GPT2_MINI), local_files_only=True
+                )
+                learned = kind.train_new_from_iterator(
+                    documents, config.vocabulary, min_frequency=2, show_progress=False
+                )
                 with atomic.replacing(folder) as new:
-                    train_tokenizer(documents, config.vocabulary).save_pretrained(new)
+                    learned.save_pretrained(new)
             tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
             end = tokenizer.eos_token_id
             gpt2 = GPT2Config(
@@ -301,12 +308,6 @@ def is_low(config: PretrainConfig) -> bool:
     """Return whether products are in bfloat16: as asked, or where the device is fast in it."""
     automatic = config.precision == "auto" and has_bfloat16(device_of())
     return automatic or config.precision == "bfloat16"
-
-
-def train_tokenizer(documents: Sequence[str], size: int) -> Any:
-    """Return a tokenizer of bytes (BPE as in GPT-2) of at most `size` tokens of public text."""
-    kind = AutoTokenizer.from_pretrained(shipped_folder(GPT2_MINI), local_files_only=True)
-    return kind.train_new_from_iterator(documents, size, min_frequency=2, show_progress=False)
 
 
 def encode_documents(documents: Sequence[str], tokenizer: Any) -> np.ndarray:
