@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from twinset.config import PrivacyConfig, RunConfig
 from twinset.errors import InputError
@@ -31,8 +32,6 @@ from twinset.privacy.statement.wording import delta_caveats
 # σ / L above which a run is refused. The mean of clipped gradients is at most C long in all its
 # directions together. With this share of C as noise in each one of them training finds nothing.
 LARGEST_NOISE_PER_RECORD = 0.25
-
-RELEASED = (LABEL_COUNTS, TOKEN_MARGINALS, TEACHER)  # once, beside the training
 
 LEARNING_RATE = 3e-3  # for adapters; docs/tuning.md says what was tried
 FULL_LEARNING_RATE = 1e-4  # for all weights
@@ -87,12 +86,9 @@ class Plan:
     @property
     def releases(self) -> list[GaussianRelease]:
         """What the run releases once, beside its training; nothing without privacy."""
-        return releases_of(self.label_count_noise, self.marginal_noise, self.teacher_noise)
-
-    @property
-    def events(self) -> list[Event]:
-        """What the whole run will have spent with noise; nothing where no theorem covers it."""
-        return self.events_after(self.steps)
+        noises = self.label_count_noise, self.marginal_noise, self.teacher_noise
+        pairs = zip(noises, (LABEL_COUNTS, TOKEN_MARGINALS, TEACHER), strict=True)
+        return [GaussianRelease(noise, what) for noise, what in pairs if noise]
 
     @property
     def epsilon(self) -> float:
@@ -112,7 +108,7 @@ class Plan:
         return epsilon(events, self.target_delta, weight) if events else math.inf
 
     def events_after(self, steps: int) -> list[Event]:
-        """Return all releases and the first `steps` steps."""
+        """Return all releases and the first `steps` steps; nothing where no theorem covers it."""
         if not self.is_covered:
             return []
         if not steps:
@@ -137,12 +133,6 @@ class Plan:
         else:
             found += delta_caveats(self.target_delta, self.records)
         return found
-
-
-def releases_of(*multipliers: float) -> list[GaussianRelease]:
-    """Return what is released once, of the noise multipliers of `RELEASED`."""
-    pairs = zip(RELEASED, multipliers, strict=True)
-    return [GaussianRelease(multiplier, what) for what, multiplier in pairs if multiplier]
 
 
 # -- numbers that follow from N ------------------------------------------------------------------
@@ -211,10 +201,9 @@ def make_plan(records: int, config: RunConfig) -> Plan:
             the records. The message says what ε is attainable.
     """
     privacy, training, policy = config.privacy, config.training, config.policy
-    target, delta = privacy.target_epsilon, find_delta(privacy, records)
+    target, delta = privacy.target_epsilon, privacy.target_delta or default_delta(records)
     batch = min(training.batch_size or default_batch_size(records), records)
     steps = default_steps(records, batch) if training.steps is None else training.steps
-    labels, marginals, teacher = find_release_noise(privacy, target, delta, steps == 0)
     rate, weight = training.learning_rate, training.mismatch_weight
     usual_rate = LEARNING_RATE if training.method != "full" else FULL_LEARNING_RATE
     plan = Plan(
@@ -224,13 +213,11 @@ def make_plan(records: int, config: RunConfig) -> Plan:
         batch_size=batch,
         steps=steps,
         noise_multiplier=0.0,
-        label_count_noise=labels,
         learning_rate=rate if rate is not None else usual_rate,
         mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
         policy=policy.key,
         group_size=privacy.group_size,
-        marginal_noise=marginals,
-        teacher_noise=teacher,
+        **find_release_noise(privacy, target, delta, steps == 0),
     )
     if target is None or not steps:
         return plan
@@ -257,8 +244,8 @@ def make_plan(records: int, config: RunConfig) -> Plan:
     attainable, spent = epsilon([training_alone], delta), math.inf
     while spent > attainable:
         attainable = float(f"{1.06 * attainable:.2g}")
-        releases = releases_of(*find_release_noise(privacy, attainable, delta))
-        spent = epsilon([*releases, training_alone], delta)
+        other = replace(plan, **find_release_noise(privacy, attainable, delta))
+        spent = epsilon([*other.releases, training_alone], delta)
     more = "take `steps=0`, which trains nothing, or more records, some thousands"
     if attainable <= MOST_ADVISED:
         more = f"attainable is `{noise.option}={attainable:g}`; or {more}"
@@ -268,15 +255,10 @@ def make_plan(records: int, config: RunConfig) -> Plan:
     )
 
 
-def find_delta(privacy: PrivacyConfig, records: int) -> float:
-    """Return δ, as asked for or by N."""
-    return default_delta(records) if privacy.target_delta is None else privacy.target_delta
-
-
 def find_release_noise(
     privacy: PrivacyConfig, target: float | None, delta: float, takes_all: bool = False
-) -> tuple[float, ...]:
-    """Return the noise multipliers of `RELEASED` at this ε; 0: without privacy, or left out.
+) -> dict[str, Any]:
+    """Return the noise of what a plan releases once, at this ε; 0: without privacy, or left out.
 
     Each is that of a release which spends its share of ε alone. Where nothing is trained
     (`takes_all`), all but the label counts are scaled so that together they take all of ε.
@@ -291,7 +273,8 @@ def find_release_noise(
         left = gaussian_noise_multiplier(target, delta) ** -2 - labels**-2
         scale = SLACK * (sum(sigma**-2 for sigma in others if sigma) / left) ** 0.5
         others = [scale * sigma for sigma in others]
-    return labels, *others
+    names = ("label_count_noise", "marginal_noise", "teacher_noise")
+    return dict(zip(names, (labels, *others), strict=True))
 
 
 # -- what the options leave to N -----------------------------------------------------------------
@@ -331,10 +314,11 @@ def with_teacher(config: RunConfig, records: int) -> RunConfig:
     """
     privacy = config.privacy
     if privacy.teacher_share is None:
-        delta = find_delta(privacy, records)
+        delta = privacy.target_delta or default_delta(records)
         asked = replace(privacy, teacher_share=TEACHER_SHARE)
         untrained = config.training.steps == 0
-        *_, noise = find_release_noise(asked, privacy.target_epsilon, delta, untrained)
+        noises = find_release_noise(asked, privacy.target_epsilon, delta, untrained)
+        noise = noises["teacher_noise"]
         knows = min(records, MOST_READ) >= RECORDS_FOR_NOISE * noise
         privacy = asked if knows else replace(privacy, teacher_share=0.0)
     sampling = config.sampling.settled(bool(privacy.teacher_share))

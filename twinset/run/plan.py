@@ -284,8 +284,9 @@ def plan_lines(plan: Plan, owned: int | None = None) -> list[str]:
         budget = f"budget                 {budget_line(plan, owned)}, "
         budget += f"δ = {accountant.up_digits(plan.target_delta)}"
     group, training = [], ["steps T                0: nothing is trained"]
-    if plan.group_size is not None and plan.events:
-        spent = accountant.group_epsilon(plan.events, plan.target_delta, plan.group_size)
+    events = plan.events_after(plan.steps)
+    if plan.group_size is not None and events:
+        spent = accountant.group_epsilon(events, plan.target_delta, plan.group_size)
         useless = "" if accountant.says_something(spent, plan.target_delta) else ": no guarantee"
         together = f"{plan.group_size} records together"
         group = [f"{together:<23}ε = {accountant.up_decimals(spent)}{useless}"]
