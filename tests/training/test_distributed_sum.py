@@ -222,13 +222,13 @@ def test_a_removed_row_moves_no_other_to_another_process(tiny_base, monkeypatch)
     assert moved_by_a_removal(base) == sum(range(24))
 
 
-RUN = ("t.csv", "--run", "r", "--rows", "40", "--steps", "3", "--epsilon", "20")
+RUN = "t.csv --run r --rows 6 --steps 1 --epsilon 20 --marginal-share 0 --teacher-share 0".split()
 
 
 def test_a_run_of_two_processes_is_whole(tiny_base, good_table, capsys):
     made = run_twinset(capsys, *arguments(tiny_base, RUN), "--processes", "2")
     assert made.code == 0
-    assert len(pd.read_csv("r/share/twin.csv")) == 40
+    assert len(pd.read_csv("r/share/twin.csv")) == 6
     assert run_twinset(capsys, "verify", "r").code == 0
     assert sorted(path.name for path in good_table.iterdir()) == ["r", "t.csv"]
 

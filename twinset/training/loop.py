@@ -27,8 +27,8 @@ from twinset.errors import InputError
 from twinset.files.atomic import uninterrupted
 from twinset.policies import NoisePolicy
 from twinset.privacy.accounting.events import Event
-from twinset.privacy.clipping import ClippingEngine, Execution
-from twinset.privacy.clipping.engine import FAST, UnsupportedModule
+from twinset.privacy.clipping import ClippingEngine
+from twinset.privacy.clipping.engine import UnsupportedModule
 from twinset.progress import StepReport
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer
@@ -75,23 +75,6 @@ class StepContext:
     group: ProcessGroup | None = None
 
 
-def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepContext) -> None:
-    """Train a model for one step a batch; with a group, its processes form each sum together.
-
-    Raises:
-        InputError: the model holds a layer whose gradients cannot be clipped.
-    """
-    group = context.group
-    if group:
-        group.broadcast_message(opening_message(trainer, context))
-    try:
-        train(trainer.model, batches, context, trainer.execution)
-    except UnsupportedModule as error:
-        raise InputError(f"{trainer.name}: {error}") from error
-    if group:
-        group.broadcast_message(END)
-
-
 def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
     """Return what other ranks need: the very same weights, and records that lie in a folder."""
     # of weights that were rounded once, others must be rounded too
@@ -107,19 +90,21 @@ def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
     }
 
 
-def train(
-    model: Any, batches: Sequence[np.ndarray], context: StepContext, execution: Execution = FAST
-) -> None:
-    """Fine-tune `model` in place, a private step for each batch.
+def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepContext) -> None:
+    """Fine-tune a model in place, a private step for each batch.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, TRAINING.
 
     Args:
-        model: causal LM; its trainable parameters are the ones trained.
+        trainer: its model's trainable parameters are the ones trained.
         batches: of `poisson_batches`, one a step that is still to do: numbers of units.
-        context: what the steps work with.
-        execution: memory against time, and number formats.
+        context: what the steps work with. The processes of a group form each sum together.
+
+    Raises:
+        InputError: the model holds a layer whose gradients cannot be clipped.
     """
+    if context.group:
+        context.group.broadcast_message(opening_message(trainer, context))
     plan, policy, checkpoints = context.plan, context.policy, context.checkpoints
     rise = max(1, round(WARM_UP * plan.steps))
 
@@ -128,46 +113,53 @@ def train(
         fall = 0.9 * max(0, step - rise) / max(1, plan.steps - rise)
         return min((step + 1) / rise, 1.0 - fall)
 
-    engine = ClippingEngine(model, context.max_grad_norm, execution)
-    weights = engine.parameters
-    adam = torch.optim.Adam(weights, plan.learning_rate, betas=(0.9, 0.99), fused=True)
-    schedule = torch.optim.lr_scheduler.LambdaLR(adam, rate_shape)
-    record = context.record_event
-    optimizer = PrivateOptimizer(weights, policy, plan.batch_size, adam, schedule, record)
-    if context.resume_state is not None:
-        optimizer.restore(context.resume_state)
-    loss = MismatchLoss.from_plan(plan, context.training)
-    own = ClippedSum(engine, context.records, loss, context.speed, plan.batch_size)
-    clipped_sum = own if context.group is None else DistributedSum(own, context.group)
-    began, before = time.monotonic(), optimizer.done
+    engine = None
     try:
-        for indices in batches:  # Poisson batch
-            units = indices.tolist()
-            limits, scales = policy.limits(units), policy.scales()
-            batch = Batch(optimizer.done + 1, context.records_of(indices), limits, scales)
-            report = clipped_sum.compute_clipped_sum(batch)  # exact, in the engine's sums
-            optimizer.step(engine.sums, units)  # noise policy → ledger → Adam
-            # A figure of a step is private. A Poisson batch may be empty.
-            finite, is_empty = report.norms.isfinite(), not len(report.losses)
-            clipped = (report.scales[finite] < 1).double()
-            context.observe(
-                StepReport(
-                    step=optimizer.done,
-                    records=len(report.losses),
-                    loss=float(report.losses[finite].double().mean()),
-                    clipped=0.0 if is_empty else float(clipped.mean()),
-                    non_finite=int((~finite).sum()),
-                    seconds=time.monotonic() - began,
-                    taken=optimizer.done - before,
+        engine = ClippingEngine(trainer.model, context.max_grad_norm, trainer.execution)
+        weights = engine.parameters
+        adam = torch.optim.Adam(weights, plan.learning_rate, betas=(0.9, 0.99), fused=True)
+        schedule = torch.optim.lr_scheduler.LambdaLR(adam, rate_shape)
+        record = context.record_event
+        optimizer = PrivateOptimizer(weights, policy, plan.batch_size, adam, schedule, record)
+        if context.resume_state is not None:
+            optimizer.restore(context.resume_state)
+        loss = MismatchLoss.from_plan(plan, context.training)
+        own = ClippedSum(engine, context.records, loss, context.speed, plan.batch_size)
+        clipped_sum = own if context.group is None else DistributedSum(own, context.group)
+        began, before = time.monotonic(), optimizer.done
+        try:
+            for indices in batches:  # Poisson batch
+                units = indices.tolist()
+                limits, scales = policy.limits(units), policy.scales()
+                batch = Batch(optimizer.done + 1, context.records_of(indices), limits, scales)
+                report = clipped_sum.compute_clipped_sum(batch)  # exact, in the engine's sums
+                optimizer.step(engine.sums, units)  # noise policy → ledger → Adam
+                # A figure of a step is private. A Poisson batch may be empty.
+                finite, is_empty = report.norms.isfinite(), not len(report.losses)
+                clipped = (report.scales[finite] < 1).double()
+                context.observe(
+                    StepReport(
+                        step=optimizer.done,
+                        records=len(report.losses),
+                        loss=float(report.losses[finite].double().mean()),
+                        clipped=0.0 if is_empty else float(clipped.mean()),
+                        non_finite=int((~finite).sum()),
+                        seconds=time.monotonic() - began,
+                        taken=optimizer.done - before,
+                    )
                 )
-            )
-            checkpoints(optimizer.done, optimizer.state, False)
-        checkpoints(optimizer.done, optimizer.state, True)
-    except KeyboardInterrupt:
-        checkpoints(optimizer.done, optimizer.state, True)
-        raise
+                checkpoints(optimizer.done, optimizer.state, False)
+            checkpoints(optimizer.done, optimizer.state, True)
+        except KeyboardInterrupt:
+            checkpoints(optimizer.done, optimizer.state, True)
+            raise
+        if context.group:
+            context.group.broadcast_message(END)
+    except UnsupportedModule as error:  # some are found by the first step
+        raise InputError(f"{trainer.name}: {error}") from error
     finally:
-        engine.close()
+        if engine is not None:
+            engine.close()
 
 
 class PrivateOptimizer:
