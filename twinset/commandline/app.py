@@ -148,11 +148,10 @@ def _make(
 
     with importing():
         from twinset.run import generate as runs
-        from twinset.run.plan import plan_lines, plan_to_dict
     with Console(quiet, log_file) as progress:
         if dry_run:
             planned = runs.dry_run(source, config, rows, places, progress)
-            return show(plan_to_dict(planned), plan_lines(planned), as_json)
+            return show(planned.to_dict(), [with_flags(str(planned))], as_json)
         asked = None if model_only else rows
         result = runs.generate(source, config, asked, places, progress)
     show_result(result, as_json)

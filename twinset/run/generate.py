@@ -34,10 +34,8 @@ from twinset.run.checkpoint import CHECKPOINTS, Checkpoints
 from twinset.run.plan import (
     PlanReport,
     Workload,
-    plan_lines,
     plan_time,
     size_notes,
-    time_lines,
 )
 from twinset.run.releases import chooses_prompt
 from twinset.run.request import OutputPaths, Result, Run, Source
@@ -102,9 +100,10 @@ def generate(
                     check_twin_output(source, paths)
                 story.read(run)
                 story.plan(run)
-                for line in plan_lines(run.plan, run.owned):
-                    progress.say(line)
-                say_cost(run)  # `count` shows the plan's warnings
+                for line in str(PlanReport(run.plan, run.phases, owned=run.owned)).splitlines():
+                    progress.say(line)  # `count` shows the plan's warnings
+                if run.phases:
+                    progress.expect(run.phases)
                 if asked is not None:
                     check_decoding(run.base.model, story.find_prompts(run), config.sampling)
                 learn(run, folder)
@@ -235,18 +234,17 @@ def sample_only(
 
 def dry_run(
     source: Source, config: RunConfig, asked: RowsRequest, paths: OutputPaths, progress: Progress
-) -> Plan:
+) -> PlanReport:
     """Do all that `generate` does before the first private step, and write nothing."""
     place = find_run_path(source, paths)
     with writing(place):
         run_folder.check_free(place.resolve(), paths.overwrite, paths.resume)
     check_twin_output(source, paths)
     run = prepare(source, config, asked, progress)
-    say_cost(run)  # the plan's numbers are what this returns
     check_decoding(run.base.model, story.find_prompts(run), config.sampling)
     for warning in run.plan.warnings:
         progress.warn(warning)
-    return run.plan
+    return PlanReport(run.plan, run.phases, owned=run.owned)
 
 
 def fit(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
@@ -338,17 +336,6 @@ def plan_run(
 
 
 # -- places, and what is there already -----------------------------------------------------------
-
-
-def say_cost(run: Run) -> None:
-    """Show whom a plan protects, and its time where that was measured."""
-    if run.owned is not None:
-        owned = f"{run.plan.records} owners of {run.owned} records"
-        run.progress.say(f"each of {owned} is protected as one")
-    if run.phases:
-        run.progress.expect(run.phases)
-    for line in time_lines(run.phases):
-        run.progress.say(line)
 
 
 def find_run_path(source: Source, paths: OutputPaths) -> Path:

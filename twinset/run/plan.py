@@ -233,102 +233,86 @@ def say_duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """What `twinset plan` shows: a plan, its time, and what the noise policies would need."""
+    """What people are shown of a plan: its numbers, its time, and what other policies would need.
+
+    Args:
+        plan: of the run.
+        phases: its parts and their seconds on this machine; none where nothing was measured.
+        policies: a plan for each policy; None where the records are too few.
+        owned: records that owners have, where these are protected.
+    """
 
     plan: Plan
-    phases: Phases
-    # A plan for each policy, None where the records are too few; empty without privacy or steps.
+    phases: Phases = ()
     policies: Mapping[str, Plan | None] = field(default_factory=dict)
-    owned: int | None = None  # records that owners have, where these are protected
+    owned: int | None = None
 
     @property
     def seconds(self) -> float:
         """Time of the whole run on this machine."""
         return sum(seconds for _, seconds in self.phases)
 
+    def budget_of(self, plan: Plan) -> str:
+        """Return ε in words, of a record or of an owner."""
+        if plan.target_epsilon is None:
+            return "none: no noise, no guarantee"
+        unit = "record" if self.owned is None else "owner"
+        return plan.policy_class.budget_line(
+            plan.target_epsilon, plan.epsilon, plan.highest_epsilon, unit
+        )
+
     def __str__(self) -> str:
         """Return it for people, as a text."""
-        policies = []
-        for name, plan in self.policies.items():
+        plan = self.plan
+        lines = [f"records N              {plan.records:,}"]
+        if self.owned is not None:
+            lines = [f"owners N               {plan.records:,}, of {self.owned:,} records"]
+        lines.append(f"budget                 {self.budget_of(plan)}")
+        if plan.target_epsilon is not None:
+            lines[-1] += f", δ = {accountant.up_digits(plan.target_delta)}"
+        events = plan.events_after(plan.steps)
+        if plan.group_size is not None and events:
+            spent = accountant.group_epsilon(events, plan.target_delta, plan.group_size)
+            says = accountant.says_something(spent, plan.target_delta)
+            line = f"{f'{plan.group_size} records together':<23}ε = {accountant.up_decimals(spent)}"
+            lines.append(line if says else f"{line}: no guarantee")
+        phases = plan.policy_class.phases()
+        if plan.steps:
+            reads = ", then ".join(each.reads for each in phases)
+            lines += [
+                f"noise policy           {plan.policy[0]}, {plan.policy[1]} form",
+                *[f"phases                 {reads}; {plan.steps} steps each"] * (len(phases) > 1),
+                f"noise multiplier σ     {plan.noise_multiplier:.3f}",
+                f"batch L, rate q        {plan.batch_size}, {plan.sample_rate:.4g}",
+                f"steps T                {plan.steps}",
+                f"learning rate, λ       {plan.learning_rate:g}, {plan.mismatch_weight:g}",
+            ]
+        else:
+            lines.append("steps T                0: nothing is trained")
+        noise = plan.label_count_noise
+        lines.append(f"noise on label counts  ± {noise:.1f} records (one standard deviation)")
+        lines += [f"{r.what:<23}σ = {r.noise_multiplier:.2f}, once" for r in plan.releases[1:]]
+        if self.phases:
+            parts = ", ".join(f"{name} {say_duration(seconds)}" for name, seconds in self.phases)
+            total = say_duration(self.seconds)
+            lines.append(f"time in all            about {total} on this machine: {parts}")
+        for name, other in self.policies.items():
             line = "would need more records"
-            if plan is not None:
-                phases = len(plan.policy_class.phases())
-                more = f", {phases} times the steps" if phases > 1 else ""
-                line = f"σ = {plan.noise_multiplier:.3f}{more}; {budget_line(plan, self.owned)}"
-            policies.append(f"{f'`noise_policy={name}`':<27}{line}")
-        lines = [*plan_lines(self.plan, self.owned), *time_lines(self.phases), *policies]
+            if other is not None:
+                count = len(other.policy_class.phases())
+                more = f", {count} times the steps" if count > 1 else ""
+                line = f"σ = {other.noise_multiplier:.3f}{more}; {self.budget_of(other)}"
+            lines.append(f"{f'`noise_policy={name}`':<27}{line}")
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        return {
-            **plan_to_dict(self.plan),
-            "seconds": self.seconds,
-            "phases": [list(phase) for phase in self.phases],
-            "policies": {n: plan and plan_to_dict(plan) for n, plan in self.policies.items()},
+        plans = {
+            name: None if plan is None else asdict(plan) | {"sample_rate": plan.sample_rate}
+            for name, plan in {"": self.plan, **self.policies}.items()
         }
-
-
-def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain values, ready for JSON."""
-    return {**asdict(plan), "sample_rate": plan.sample_rate}
-
-
-def plan_lines(plan: Plan, owned: int | None = None) -> list[str]:
-    """Return a plan for people. `owned` are the records of owners, where these are protected."""
-    whose = f"records N              {plan.records:,}"
-    if owned is not None:
-        whose = f"owners N               {plan.records:,}, of {owned:,} records"
-    budget = "budget                 none: no noise, no guarantee"
-    if plan.target_epsilon is not None:
-        budget = f"budget                 {budget_line(plan, owned)}, "
-        budget += f"δ = {accountant.up_digits(plan.target_delta)}"
-    group, training = [], ["steps T                0: nothing is trained"]
-    events = plan.events_after(plan.steps)
-    if plan.group_size is not None and events:
-        spent = accountant.group_epsilon(events, plan.target_delta, plan.group_size)
-        useless = "" if accountant.says_something(spent, plan.target_delta) else ": no guarantee"
-        together = f"{plan.group_size} records together"
-        group = [f"{together:<23}ε = {accountant.up_decimals(spent)}{useless}"]
-    phases = plan.policy_class.phases()
-    if plan.steps:
-        reads = ", then ".join(each.reads for each in phases)
-        training = [
-            f"noise policy           {plan.policy[0]}, {plan.policy[1]} form",
-            *[f"phases                 {reads}; {plan.steps} steps each"] * (len(phases) > 1),
-            f"noise multiplier σ     {plan.noise_multiplier:.3f}",
-            f"batch L, rate q        {plan.batch_size}, {plan.sample_rate:.4g}",
-            f"steps T                {plan.steps}",
-            f"learning rate, λ       {plan.learning_rate:g}, {plan.mismatch_weight:g}",
-        ]
-    return [
-        whose,
-        budget,
-        *group,
-        *training,
-        f"noise on label counts  ± {plan.label_count_noise:.1f} records (one standard deviation)",
-        *(f"{r.what:<23}σ = {r.noise_multiplier:.2f}, once" for r in plan.releases[1:]),
-    ]
-
-
-def time_lines(phases: Phases) -> list[str]:
-    """Return how long all of it takes, and the parts; nothing where nothing was measured."""
-    if not phases:
-        return []
-    parts = ", ".join(f"{name} {say_duration(seconds)}" for name, seconds in phases)
-    total = say_duration(sum(seconds for _, seconds in phases))
-    return [f"time in all            about {total} on this machine: {parts}"]
-
-
-def budget_line(plan: Plan, owned: int | None) -> str:
-    """Return ε in words, of a record or of an owner."""
-    assert plan.target_epsilon is not None
-    return plan.policy_class.budget_line(
-        plan.target_epsilon,
-        plan.epsilon,
-        plan.highest_epsilon,
-        "record" if owned is None else "owner",
-    )
+        own, phases = plans.pop("") or {}, [list(phase) for phase in self.phases]
+        return {**own, "seconds": self.seconds, "phases": phases, "policies": plans}
 
 
 def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
