@@ -30,9 +30,9 @@ from twinset.table.tokenization import TokenisedRecords, tokenise
 from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer
 from twinset.training.distributed import (
     END,
-    DistributedSum,
     deal_units,
     process_group,
+    sum_together,
     trainer_of,
 )
 from twinset.training.loop import StepContext, opening_message, run_training
@@ -140,14 +140,13 @@ def test_several_processes_form_the_sum_of_one_add_noise_once_and_end_with_one_t
     died = pytest.raises(InputError, match="fewer `processes`")
     with died, process_group(2) as group:
         group.broadcast_message(opening_message(trainer(config), context(config, tokens)))
-        together = DistributedSum(rank_zero, group)
         for name, batch in [*asked.items(), ("other weights", asked["plain"])]:
             if name == "other weights":  # which the other ranks never computed
                 before = [total.clone() for total in alone.engine.sums]
                 with torch.no_grad():
                     for parameter in (*alone.engine.parameters, *rank_zero.engine.parameters):
                         parameter += 0.05
-            mine, theirs = alone.compute_clipped_sum(batch), together.compute_clipped_sum(batch)
+            mine, theirs = alone.compute_clipped_sum(batch), sum_together(rank_zero, group, batch)
             for a, b in zip(alone.engine.sums, rank_zero.engine.sums, strict=True):
                 assert torch.allclose(a, b, atol=2e-6, rtol=1e-4), name
             for figure in ("losses", "norms", "scales"):

@@ -166,30 +166,21 @@ def join_group(meeting: str, rank: int = -1, size: int = -1) -> Iterator[Process
         dist.destroy_process_group()
 
 
-class DistributedSum:
-    """A clipped sum that rank 0 asks the process group for.
+def sum_together(own: ClippedSum, group: ProcessGroup, batch: Batch) -> UnitReport:
+    """Leave Σᵢ ĝᵢ of a batch in rank 0's own engine's sums, with parts that the others form.
 
-    Args:
-        own: rank 0's part.
-        group: processes whose other ranks are in `run_worker`.
+    The others are in `run_worker`.
     """
-
-    def __init__(self, own: ClippedSum, group: ProcessGroup) -> None:
-        self._own, self._group = own, group
-
-    def compute_clipped_sum(self, batch: Batch) -> UnitReport:
-        """Leave Σᵢ ĝᵢ of a batch in the own engine's sums."""
-        dealt = deal_units(self._own.records, batch.units, self._group.size)
-        parts = [batch.part(places) for places in dealt]
-        factors = [(scale.columns, scale.rows) for scale in batch.scales]
-        message = {
-            "step": batch.step,
-            "units": [part.units for part in parts],
-            "limits": [p.limits.tolist() for p in parts if p.limits is not None],
-            "scales": [[None if f is None else list(f.shape) for f in pair] for pair in factors],
-        }
-        self._group.broadcast_message(message)
-        return _sum_part(parts[0], [len(part.units) for part in parts], self._own, self._group)
+    parts = [batch.part(places) for places in deal_units(own.records, batch.units, group.size)]
+    factors = [(scale.columns, scale.rows) for scale in batch.scales]
+    message = {
+        "step": batch.step,
+        "units": [part.units for part in parts],
+        "limits": [part.limits.tolist() for part in parts if part.limits is not None],
+        "scales": [[None if f is None else list(f.shape) for f in pair] for pair in factors],
+    }
+    group.broadcast_message(message)
+    return _sum_part(parts[0], [len(part.units) for part in parts], own, group)
 
 
 def deal_units(records: TokenisedRecords, units: list[list[int]], size: int) -> list[list[int]]:
@@ -237,7 +228,7 @@ def run_worker(meeting: str = "env://", rank: int = -1, size: int = -1) -> None:
             speed, device = trainer.config.speed, engine.parameters[0].device
             own = ClippedSum(engine, records, MismatchLoss(**loss), speed, message["batch_size"])
             try:
-                # Each of these asks for a part of a sum, see `DistributedSum`.
+                # Each of these asks for a part of a sum, see `sum_together`.
                 while (asked := group.broadcast_message()) != END:
                     limits = [torch.tensor(some, dtype=torch.float64) for some in asked["limits"]]
                     pairs = [  # of rank 0's shapes: `_sum_part` fills them

@@ -32,7 +32,7 @@ from twinset.privacy.clipping.engine import UnsupportedModule
 from twinset.progress import StepReport
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer
-from twinset.training.distributed import END, DistributedSum, ProcessGroup
+from twinset.training.distributed import END, ProcessGroup, sum_together
 
 WARM_UP = 0.05  # share of steps over which the learning rate rises
 RecordsOf = Callable[[np.ndarray], list[list[int]]]
@@ -125,14 +125,17 @@ def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepC
             optimizer.restore(context.resume_state)
         loss = MismatchLoss.from_plan(plan, context.training)
         own = ClippedSum(engine, context.records, loss, context.speed, plan.batch_size)
-        clipped_sum = own if context.group is None else DistributedSum(own, context.group)
         began, before = time.monotonic(), optimizer.done
         try:
             for indices in batches:  # Poisson batch
                 units = indices.tolist()
                 limits, scales = policy.limits(units), policy.scales()
                 batch = Batch(optimizer.done + 1, context.records_of(indices), limits, scales)
-                report = clipped_sum.compute_clipped_sum(batch)  # exact, in the engine's sums
+                # exact, in the engine's sums
+                if context.group is None:
+                    report = own.compute_clipped_sum(batch)
+                else:
+                    report = sum_together(own, context.group, batch)
                 optimizer.step(engine.sums, units)  # noise policy → ledger → Adam
                 # A figure of a step is private. A Poisson batch may be empty.
                 finite, is_empty = report.norms.isfinite(), not len(report.losses)
