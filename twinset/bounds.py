@@ -82,7 +82,10 @@ def bounds_in(kind: type[Any]) -> dict[str, Bounds]:
     return {name: bounds for name, bounds in found.items() if bounds is not None}
 
 
-value_types = lru_cache(get_type_hints)  # of a dataclass's fields, by the fields' names
+@lru_cache
+def value_types(kind: Any) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, by the fields' names."""
+    return get_type_hints(kind)
 
 
 def check_options(config: Any) -> None:

@@ -72,13 +72,10 @@ def request_of(
     from twinset.sampling.allocation import RowsRequest
 
     config = run_config(run_options(given), any_policy)
-    places = {name: Path(given[name]) for name in ("run", "output") if name in given}
     same = ("format", "overwrite", "resume", "accept_spend")
-    paths = OutputPaths(
-        **places,
-        **{name: given[name] for name in same if name in given},
-        guard_formulas=not given.get("no_formula_guard", False),
-    )
+    places: dict[str, Any] = {name: given[name] for name in same if name in given}
+    places |= {name: Path(given[name]) for name in ("run", "output") if name in given}
+    paths = OutputPaths(**places, guard_formulas=not given.get("no_formula_guard", False))
     rows = RowsRequest(given.get("rows"), given.get("rows_per_label", ()), given.get("plan_file"))
     return config, rows, paths
 

@@ -236,7 +236,8 @@ def train(run: Run) -> None:
             plan = full
             if not kind.adds_noise:
                 names = ("noise_multiplier", "label_count_noise", "marginal_noise", "teacher_noise")
-                plan = replace(full, target_epsilon=None, **dict.fromkeys(names, 0.0))
+                none: dict[str, Any] = dict.fromkeys(names, 0.0)
+                plan = replace(full, target_epsilon=None, **none)
             state = run.resumed.state if run.resumed and phase == start else None
             left = plan.steps - (int(state["done"]) if state else 0)
             batches = (
