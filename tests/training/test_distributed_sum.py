@@ -224,6 +224,7 @@ def test_a_removed_row_moves_no_other_to_another_process(tiny_base, monkeypatch)
 RUN = "t.csv --run r --rows 6 --steps 1 --epsilon 20 --marginal-share 0 --teacher-share 0".split()
 
 
+@pytest.mark.slow  # sums and rows of several processes are tested each time
 def test_a_run_of_two_processes_is_whole(tiny_base, good_table, capsys):
     made = run_twinset(capsys, *arguments(tiny_base, RUN), "--processes", "2")
     assert made.code == 0
