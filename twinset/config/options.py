@@ -59,7 +59,7 @@ class Option:
         return f"--{self.name.replace('_', '-')}"
 
 
-def options_of(group: type[Any]) -> tuple[Option, ...]:
+def options_of(group: Any) -> tuple[Option, ...]:
     """Return the options that the fields of a dataclass are: all that have a help text."""
     found = []
     for one in fields(group):
