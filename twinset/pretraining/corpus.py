@@ -25,7 +25,7 @@ from twinset.bounds import Bounds, check_number
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import open_bytes
-from twinset.table.ngrams import contained, number_words
+from twinset.table.ngrams import number_words
 from twinset.table.read import format_of, read_frame
 from twinset.table.templates import fill, placeholders
 
@@ -248,5 +248,5 @@ def find_clean(documents: Sequence[str], files: Sequence[Path]) -> np.ndarray:
         if length < RUN:  # only whole texts of this length
             wanted = wanted[words[rows] == length]
         codes, rows = ours.runs(length)
-        sharing[rows[contained(codes, wanted)]] = True
+        sharing[rows[np.isin(codes, wanted)]] = True
     return ~sharing

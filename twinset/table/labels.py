@@ -171,12 +171,6 @@ class LabelColumn:
         more = f" and {len(rows) - MOST_SHOWN} more" if len(rows) > MOST_SHOWN else ""
         return f"{several} {', '.join(number for *_, number in names)}{more}"
 
-    def of_rows(self, places: np.ndarray) -> LabelColumn:
-        """Return the column as if it had no other rows."""
-        owners = None if self.owners is None else self.owners[places]
-        codes, rows = self.codes.of_rows(places), self.rows[places]
-        return replace(self, codes=codes, rows=rows, owners=owners)
-
 
 # -- what messages say -----------------------------------------------------------------------------
 
@@ -437,9 +431,10 @@ def settle_labels(
             codes = replace(codes, numbers=codes.numbers[kept])
             settled.append(replace(declared[column.name], codes=codes))
         else:
-            column = column.of_rows(kept)
-            codes = column.codes.as_whole_numbers(frame[column.name])
-            settled.append(public_labels(replace(column, codes=codes), rules, notes))
+            codes = column.codes.of_rows(kept).as_whole_numbers(frame[column.name])
+            owners = None if column.owners is None else column.owners[kept]
+            left = replace(column, codes=codes, rows=column.rows[kept], owners=owners)
+            settled.append(public_labels(left, rules, notes))
     return settled, kept
 
 

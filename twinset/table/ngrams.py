@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
+import pandas as pd
 
 _ALONE = "\u3041-\u30ff\u3400-\u9fff\uf900-\ufaff"  # kana, Chinese characters
 _LETTER = rf"[^\W_{_ALONE}]"
 _WORD = re.compile(rf"[{_ALONE}]|{_LETTER}++(?:'{_LETTER}++)*+")
-_BLOCK = 1 << 20  # codes looked up at once
-# SplitMix64 (Steele et al. 2014): a bijection whose output looks random.
-_GAMMA, _FIRST, _SECOND = map(
-    np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
-)
+# Of SplitMix64 (Steele et al. 2014), a bijection whose output looks random. pandas has the rest.
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 
 def words_of(text: str) -> list[str]:
@@ -75,35 +73,13 @@ def number_words(texts: Sequence[str], vocabulary: dict[str, int]) -> Words:
 
 
 def mixed(codes: np.ndarray) -> np.ndarray:
-    """Return other codes, one for one, that look random: (N,) uint64."""
-    codes = codes + _GAMMA
-    codes ^= codes >> np.uint64(30)
-    codes *= _FIRST
-    codes ^= codes >> np.uint64(27)
-    codes *= _SECOND
-    codes ^= codes >> np.uint64(31)
-    return codes
-
-
-def contained(codes: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Return which codes are among others: (N,) bool.
-
-    >>> contained(np.array([3, 5, 9]), np.array([9, 3, 3])).tolist()
-    [True, False, True]
-    """
-    found = np.zeros(len(codes), dtype=bool)
-    if len(others):
-        known = np.sort(others)
-        for start in range(0, len(codes), _BLOCK):
-            block = codes[start : start + _BLOCK]
-            places = np.minimum(np.searchsorted(known, block), len(known) - 1)
-            found[start : start + _BLOCK] = known[places] == block
-    return found
+    """Return other codes, one for one, that look random: (N,) uint64, by SplitMix64."""
+    return pd.util.hash_array(codes + _GAMMA, categorize=False)
 
 
 def rows_sharing_a_run(words: Words, others: Words, length: int) -> np.ndarray:
     """Return which rows have so many words in a row that one of the other rows has too: (N,)."""
     codes, rows = words.runs(length)
     sharing = np.zeros(words.rows, dtype=bool)
-    sharing[rows[contained(codes, others.runs(length)[0])]] = True
+    sharing[rows[np.isin(codes, others.runs(length)[0])]] = True
     return sharing
