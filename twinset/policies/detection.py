@@ -29,7 +29,7 @@ import numpy as np
 
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
-from twinset.table.columns import LazySequence, label_cells, row_name, text_cells
+from twinset.table.columns import LazySequence, facts_of, label_cells, text_cells
 from twinset.table.read import read_frame
 from twinset.table.records import check_table, show
 
@@ -382,7 +382,8 @@ def read_texts(
     for name in secrets:
         column = label_cells(frame[name], f"{data}: {show([name], frame)}")
         found[name] = [None if column[row] is None else str(column[row]) for row in texts]
-    return {row_name(frame, row): cell for row, cell in texts.items()}, found, len(cells)
+    rows = facts_of(frame).rows
+    return {rows.name(row): cell for row, cell in texts.items()}, found, len(cells)
 
 
 def measure_coverage(

@@ -11,7 +11,7 @@ from twinset.bounds import check_number
 from twinset.config import ROWS
 from twinset.errors import InputError
 from twinset.privacy.mechanism.counts import proportional_rows
-from twinset.table.columns import row_name
+from twinset.table.columns import facts_of
 from twinset.table.read import read_frame
 from twinset.table.schema import Combination, Schema, read_line, written_line
 
@@ -143,7 +143,7 @@ def from_file(schema: Schema, path: str | Path) -> dict[Combination, int]:
     counts, known = dict.fromkeys(schema.combinations, 0), schema.spelled
     cells = (frame[name].tolist() for name in columns)  # each column keeps its own type
     for index, (*values, number) in enumerate(zip(*cells, strict=True)):
-        key, row = tuple(map(str, values)), row_name(frame, index)
+        key, row = tuple(map(str, values)), facts_of(frame).rows.name(index)
         if key not in known:
             raise InputError(f"{path}, {row}: no label {','.join(key)!r} in the schema")
         counts[known[key]] += _number(number, f"{row} of {path}")

@@ -113,15 +113,6 @@ def facts_of(table: pd.DataFrame | pd.Series) -> TableFacts:
     return TableFacts(**table.attrs[STATED] | {"rows": rows})
 
 
-def row_name(table: pd.DataFrame | pd.Series, index: int) -> str:
-    """Return what to call a row in messages: as a spreadsheet or an editor shows it.
-
-    >>> row_name(pd.DataFrame({"review": ["Good."]}), 0)
-    'row 1'
-    """
-    return facts_of(table).rows.name(index)
-
-
 # -- pieces ----------------------------------------------------------------------------------------
 
 
@@ -230,11 +221,6 @@ class LazySequence(Sequence[Cell]):
             return [self.cell(i) for i in range(*index.indices(len(self)))]
         return self.cell(index)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
 
 @dataclass(eq=False)
 class Picked(LazySequence[Cell]):
@@ -266,33 +252,21 @@ class Texts(Picked[str]):
     """Some cells of a column's array, all of them texts. `places` are rising, (n,) from 0."""
 
     def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(cells for _, cells in self._blocks())
-
-    def rows_where(self, holds: Callable[[str], bool]) -> list[int]:
-        """Return the table's rows, from 0, of texts of which something holds.
-
-        It must hold of whatever contains such a text, so a block is asked first.
-        """
-        return [
-            row
-            for rows, cells in self._blocks()
-            if holds(" ".join(cells))
-            for row, cell in zip(rows, cells, strict=True)
-            if holds(cell)
-        ]
-
-    def repeats(self) -> int:
-        """Return how many texts occurred before: by 64 bits of each, so one in 10⁷ tables errs."""
-        found = np.fromiter(map(hash, self), np.int64, len(self))
-        return len(found) - len(np.unique(found))
-
-    def _blocks(self) -> Iterator[tuple[list[int], list[str]]]:
         for start in range(0, len(self), ROWS_AT_ONCE):
             rows = self.places[start : start + ROWS_AT_ONCE].tolist()
             # a slice is many times faster than to pick single cells
             cells = self.items[rows[0] : rows[-1] + 1].tolist()
             cells = cells if len(cells) == len(rows) else [cells[row - rows[0]] for row in rows]
-            yield rows, cells if self.change is None else list(map(self.change, cells))
+            yield from cells if self.change is None else map(self.change, cells)
+
+    def rows_where(self, holds: Callable[[str], bool]) -> list[int]:
+        """Return the table's rows, from 0, of texts of which something holds."""
+        return [int(self.places[place]) for place, text in enumerate(self) if holds(text)]
+
+    def repeats(self) -> int:
+        """Return how many texts occurred before: by 64 bits of each, so one in 10⁷ tables errs."""
+        found = np.fromiter(map(hash, self), np.int64, len(self))
+        return len(found) - len(np.unique(found))
 
 
 # -- what a cell is --------------------------------------------------------------------------------
@@ -471,7 +445,7 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
     if float in kinds:
         for number, value in enumerate(codes.values):
             if isinstance(value, float) and not abs(value) <= sys.float_info.max:
-                row = row_name(column, int((codes.numbers == number).argmax()))
+                row = facts_of(column).rows.name(int((codes.numbers == number).argmax()))
                 raise InputError(f"{place}, {row}: the number is infinite; correct it")
         codes = codes.as_whole_numbers(column)
     return codes if as_written or not facts_of(column).is_text else codes.as_numbers()

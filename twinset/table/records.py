@@ -42,7 +42,6 @@ from twinset.table.columns import (
     has_text,
     label_codes,
     plain_cell,
-    row_name,
     some_at_once,
 )
 from twinset.table.labels import LabelColumn, LabelRules, attribute_of, dtype_name, settle_labels
@@ -425,7 +424,7 @@ def records_from_frame(
         gaps = np.flatnonzero(~filled[name])
         raise InputError(
             f"{places[name]} is missing, blank or not text in {len(gaps)} of {total} rows, first "
-            f"in {row_name(frame, gaps[0])}; fill them in, or leave these rows out with "
+            f"in {facts_of(frame).rows.name(gaps[0])}; fill them in, or leave these rows out with "
             "`drop_empty`"
         )
     if empty:
@@ -507,7 +506,7 @@ def _number_owners(
     if len(missing):
         raise InputError(
             f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, "
-            f"first in {row_name(frame, missing[0])}; every record needs an owner"
+            f"first in {facts_of(frame).rows.name(missing[0])}; every record needs an owner"
         )
     return pd.factorize(cells)[0]
 
@@ -553,7 +552,7 @@ def _refuse_where(
             bad = texts.rows_where(is_bad)
         if bad:
             raise InputError(
-                f"{place}, {row_name(frame, bad[0])}: contains {what}, as do "
+                f"{place}, {facts_of(frame).rows.name(bad[0])}: contains {what}, as do "
                 f"{len(bad) - 1} more rows; remove it from these cells"
             )
 

@@ -89,9 +89,8 @@ class Template:
 
 def builtin_templates() -> dict[str, PromptFile]:
     """Return the templates that come with twinset, by name."""
-    files = (file for file in Path(find_folder("prompts")).iterdir() if file.name.endswith(".toml"))
-    names = {file.name.removesuffix(".toml"): file for file in files}
-    return {name: _parse(name, names[name].read_text("utf-8")) for name in sorted(names)}
+    files = sorted(Path(find_folder("prompts")).glob("*.toml"))
+    return {file.stem: _parse(file.stem, file.read_text("utf-8")) for file in files}
 
 
 def kinds_of_text() -> list[str]:

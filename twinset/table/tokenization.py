@@ -166,20 +166,10 @@ class TokenisedRecords:
         facts = json.loads((folder / FACTS).read_text("utf-8"))
         prompts = {tuple(combination): ids for combination, ids in facts["prompts"]}
         table = pa.ipc.open_stream(pa.memory_map(str(folder / TOKENS))).read_all()
-        return cls(*_rows_of(table, prompts), prompts, facts["truncated"], facts["context"], folder)
-
-
-def _rows_of(
-    table: pa.Table, prompts: dict[Combination, list[int]]
-) -> tuple[Picked[list[int]], Picked[Combination]]:
-    """Return the ids and the label of each row of Arrow's, made when they are asked for."""
-
-    def ids_of(row: pa.ListScalar) -> list[int]:
-        ids: list[int] = row.values.to_numpy().tolist()
-        return ids
-
-    labels: Picked[Combination] = Picked(list(prompts), table["label"].to_numpy())
-    return Picked(table["ids"], range(len(table)), ids_of), labels
+        # rows of Arrow's become lists when they are asked for
+        texts = Picked(table["ids"], range(len(table)), pa.ListScalar.as_py)
+        labels: Picked[Combination] = Picked(list(prompts), table["label"].to_numpy())
+        return cls(texts, labels, prompts, facts["truncated"], facts["context"], folder)
 
 
 def prompt_tokens(
@@ -264,7 +254,9 @@ def tokenise(
 
     if folder is None:
         table = pa.Table.from_batches(batches(), _SCHEMA)
-        return TokenisedRecords(*_rows_of(table, prompts), prompts, truncated, context)
+        texts = Picked(table["ids"], range(len(table)), pa.ListScalar.as_py)
+        combinations: Picked[Combination] = Picked(list(prompts), table["label"].to_numpy())
+        return TokenisedRecords(texts, combinations, prompts, truncated, context)
     (folder / FACTS).unlink(missing_ok=True)
     part = folder / f"{TOKENS}.part"  # older tokens may be mapped still: they are not overwritten
     with pa.OSFile(str(part), "wb") as file, pa.ipc.new_stream(file, _SCHEMA) as stream:
