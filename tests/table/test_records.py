@@ -197,4 +197,4 @@ def test_any_table_is_read_or_refused_in_one_silent_line(
     assert not any(SECRET in note for note in notes)
     assert set(records.labels) <= set(records.schema.combinations)
     twin = twin_frame(records.schema, records.texts, records.labels)
-    assert twin[records.schema.text].tolist() == records.texts
+    assert twin[records.schema.text].tolist() == list(records.texts)
