@@ -7,7 +7,6 @@ torch. Findings are kept in the owner's folder or a file of their own, never und
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from textwrap import fill
@@ -53,9 +52,6 @@ from .findings import (
 )
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
     from twinset.run.request import Result, Source
 
 RELEASE = "release"
@@ -105,12 +101,10 @@ def demo(
 
     from twinset.commandline.console import Console
 
-    from .demo import demo_named, run_demo
+    from .demo import run_demo
 
     with Console(quiet) as progress:
-        made = run_demo(
-            demo_named(data), run, progress, overwrite, base_model, given.get("device", AUTO)
-        )
+        made = run_demo(data, run, progress, overwrite, base_model, given.get("device", AUTO))
     if as_json:
         show({"run": made.run, **made.findings.to_dict()}, (), as_json)
     else:
@@ -150,7 +144,7 @@ def compare(
     with Console(quiet) as progress:
         results = compare_policies(request, config, output, shell_line("twinset"), progress)
     if as_json:
-        show(results.to_dict() | {"scores": results.scores}, (), as_json)
+        show(results.to_dict(), (), as_json)
     else:
         Stdout(highlight=False).print(as_table(results))
 
@@ -201,20 +195,9 @@ def evaluate(
     from .release import Release, open_real_rows
     from .utility.classifiers import CLASSIFIERS
 
-    request = EvaluationRequest(
-        train,
-        test or train,
-        None,
-        tuple(given.get("attribute", ())),
-        tuple(classifier or CLASSIFIERS),
-        encoder,
-        seeds,
-        baseline,
-        non_private,
-        budgets(sweep_epsilon),
-        exclude_overlap,
-    )
-    form = given.get("text"), layout_of(given)
+    attributes, names = tuple(given.get("attribute", ())), tuple(classifier or CLASSIFIERS)
+    sweep, form = budgets(sweep_epsilon), (given.get("text"), layout_of(given))
+    compared = baseline, non_private, sweep, exclude_overlap
     release = Release.read(twin, run, given.get("device", AUTO))
     kept = _open_findings(release.run.internal / FILE if release.run else None, output)
     if publishable and not release.twin.is_of_whole_records:
@@ -223,9 +206,7 @@ def evaluate(
         Console(quiet, log_file) as progress,
         open_real_rows(release.run, train, test, *form) as real,
     ):
-        request = replace(
-            request, train=real.known, test=real.others, text=real.text, layout=real.layout
-        )
+        request = EvaluationRequest(*real, attributes, names, encoder, seeds, *compared)
         findings = measure(release, request, shell_line("twinset"), progress, kept.save)
     if publishable:
         from twinset.privacy.statement.wording import paragraphs
@@ -237,9 +218,9 @@ def evaluate(
         sentence = str(findings.about["guarantee"])
         plain = {"measured": found.to_dict()["measured"], "why": WHY, "guarantee": sentence}
         show(plain, [*lines, WHY, *paragraphs(sentence)], as_json)
-        _say_where(kept)
     else:
-        _show_findings(findings, kept, as_json)
+        _show_findings(findings, as_json)
+    _say_where(kept)
 
 
 def report(
@@ -295,16 +276,8 @@ def mechanism(
     from .audit.report import MechanismAudit, finding_line
 
     config = run_config(given)
-    audited = MechanismAudit(
-        config.policy,
-        fault,
-        noise_multiplier,
-        steps,
-        sample_rate,
-        trials,
-        delta,
-        config.speed.device,
-    )
+    asked = noise_multiplier, steps, sample_rate, trials, delta, config.speed.device
+    audited = MechanismAudit(config.policy, fault, *asked)
     with Progress(console=Stderr(stderr=True), disable=quiet, transient=True) as bar:
         task = bar.add_task("attacking", total=audited.outputs)
         findings = audited.run(lambda: bar.advance(task))
@@ -343,28 +316,21 @@ def release(
     check_tables_there(members, non_members)
     from twinset.commandline.console import Console
 
-    from .leakage.release_audit import FILE, AuditRequest, audit_release
+    from .leakage.audits import FILE, AuditRequest, audit_release
     from .release import Release, open_real_rows
 
-    attributes = tuple(given.get("attribute", ()))
     form = given.get("text"), layout_of(given)
-    request = AuditRequest(members, non_members or members, None, attributes, rows, seed)
     attacked = Release.read(release, run, given.get("device", AUTO))
     kept = _open_findings(attacked.run.internal / FILE if attacked.run else None, output)
     with (
         Console(quiet, log_file) as progress,
         open_real_rows(attacked.run, members, non_members, *form) as real,
     ):
-        request = replace(
-            request,
-            members=real.known,
-            non_members=real.others,
-            text=real.text,
-            layout=real.layout,
-        )
+        request = AuditRequest(*real, tuple(given.get("attribute", ())), rows, seed)
         findings = audit_release(attacked, request, shell_line("twinset"), progress)
     kept.save(findings)
-    _show_findings(findings, kept, as_json)
+    _show_findings(findings, as_json)
+    _say_where(kept)
 
 
 @audit.command(epilog="Example: twinset audit canaries reviews.csv --policies uniform,none")
@@ -396,7 +362,7 @@ def canaries(
     """Plant secrets, train with each policy, and ask for them."""
     from twinset.commandline.console import Console
 
-    from .leakage.canary_audit import CanaryRequest, audit_canaries, parse_copies
+    from .leakage.audits import CanaryRequest, audit_canaries, parse_copies
     from .policy_runs import ComparisonRequest
 
     config = run_config(run_options(given), any_policy=True)
@@ -405,14 +371,12 @@ def canaries(
     check_output(output)
     with Console(quiet) as progress:
         findings = audit_canaries(request, config, output, shell_line("twinset"), progress)
-    _show_findings(findings, KeptFindings(output), as_json)
+    _show_findings(findings, as_json)
+    _say_where(KeptFindings(output))
 
 
 def show_first_verdict(result: Result, source: Source, device: str) -> None:
-    """Say on stderr what a twin is worth, by the rows that its run held out.
-
-    It is shown to the owner alone. A run does not fail because of it.
-    """
+    """Say on stderr, to the owner alone, what a twin is worth. No run fails because of it."""
     from twinset.commandline.console import Console
 
     from .evaluate import judge_finished_run
@@ -431,26 +395,10 @@ def show_first_verdict(result: Result, source: Source, device: str) -> None:
 
 
 def _open_findings(of_run: Path | None, output: Path | None) -> KeptFindings:
-    """Return where findings go: to `output`, or to the run's own file, or nowhere.
-
-    It is refused before the work and not after.
-    """
+    """Return where findings go: to `output`, or to the run's own file, or nowhere."""
     if output is not None:
         check_output(output)
     return KeptFindings(of_run if output is None else output)
-
-
-def _show_findings(findings: Findings, kept: KeptFindings, as_json: bool) -> None:
-    """Print findings: notes, a short table for each question, and the verdict."""
-    from rich.console import Console
-
-    if as_json:
-        show(findings.to_dict(), (), as_json)
-    else:
-        console = Console(highlight=False)
-        for part in render_findings(findings):
-            console.print(part)
-    _say_where(kept)
 
 
 def _say_where(kept: KeptFindings) -> None:
@@ -464,19 +412,23 @@ def _say_where(kept: KeptFindings) -> None:
         said.print(f"what was measured before is in {kept.earlier}", soft_wrap=True)
 
 
-def render_findings(findings: Findings) -> Iterator[Text | Table]:
-    """Yield notes for the terminal, and for each question asked a short table and a conclusion.
+def _show_findings(findings: Findings, as_json: bool) -> None:
+    """Print findings: notes, and for each question asked a short table and a conclusion.
 
     A table has a row for each measure and place, and a column for what differs.
     """
     from rich import box
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     from .report.verdicts import judge
 
+    if as_json:
+        return show(findings.to_dict(), (), as_json)
+    console = Console(highlight=False)
     for note in findings.notes:
-        yield Text(f"note: {with_flags(note)}")
+        console.print(Text(f"note: {with_flags(note)}"))
     for question, title in TITLES.items():
         # Scores of each label are for the report alone.
         found = [m for m in findings.of(question) if "value" not in m.place]
@@ -495,15 +447,16 @@ def render_findings(findings: Findings) -> Iterator[Text | Table]:
             row[m.place.get(across, "")] = format_short(m.score)
         table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
         table.pad_edge = False
-        for name in ("measure", "of"):
-            table.add_column(name)
+        table.add_column("measure")
+        table.add_column("of")
         for name in columns:
             table.add_column(Text(name or "value"), justify="right", no_wrap=not across)
         for head, row in cells.items():
             table.add_row(*map(Text, (*head, *(row.get(column, "") for column in columns))))
-        yield table
+        console.print(table)
         verdict = judge(question, findings.of(question))
-        yield Text(f"{verdict.question} {verdict.answer}: {verdict.line}.\n", "bold")
+        console.print(Text(f"{verdict.question} {verdict.answer}: {verdict.line}.\n", "bold"))
+    return None
 
 
 def format_short(score: Score) -> str:

@@ -6,10 +6,12 @@ classifier accuracy of the twins, perplexity and canary exposure of the models t
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,8 +20,9 @@ import pandas as pd
 
 from twinset.config import RunConfig
 from twinset.config.plan import with_teacher
-from twinset.errors import InputError
-from twinset.files.atomic import write_text
+from twinset.errors import DAMAGED, InputError
+from twinset.files.atomic import write_json, write_text
+from twinset.files.limits import read_text
 from twinset.models.base_model import BaseModel, context_length, load_base, special_token_strings
 from twinset.models.layers import frozen_dtype
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
@@ -32,23 +35,14 @@ from twinset.table.tokenization import prompt_tokens, text_budget, tokenise
 from .findings import (
     OWNER_ONLY,
     Goal,
-    ResultsStore,
     Score,
     about,
     check_private_place,
+    check_settings,
     markdown_table,
     mean,
 )
-from .leakage.canaries import (
-    COPIES,
-    EACH,
-    EXACT,
-    FORMATS,
-    UNKNOWN,
-    draw_canaries,
-    exposure,
-    plant,
-)
+from .leakage.canaries import COPIES, EACH, EXACT, FORMATS, UNKNOWN, draw_canaries, exposure, plant
 from .leakage.membership import perplexity
 from .policy_runs import (
     ComparisonRequest,
@@ -58,7 +52,7 @@ from .policy_runs import (
     timed,
     write_untrained_twin,
 )
-from .release import BASELINE, Seconds, coinciding_rows, records_to_frame, take_records
+from .release import BASELINE, Seconds, normalised, records_to_frame, take_records
 from .utility.classifiers import SentenceEncoder, make_classifiers
 from .utility.usefulness import score_agreement, targets, train_on
 
@@ -69,6 +63,7 @@ PERPLEXITY = "held-out perplexity"
 REAL_ROWS = "real data"  # as many rows as the twins have
 PERPLEXITY_ROWS = 250
 JUDGE_ROWS = 4000  # at most, that judges of label fidelity learn from
+EXPOSURES = {copies: f"exposure, planted {copies}×" for copies in COPIES}  # means, by copies
 
 
 class Measure(NamedTuple):
@@ -80,14 +75,10 @@ class Measure(NamedTuple):
     maximum: float
     digits: int
 
-
-def name_exposure(copies: int) -> str:
-    """Return the name of the mean exposure of canaries with a number of copies.
-
-    >>> name_exposure(10)
-    'exposure, planted 10×'
-    """
-    return f"exposure, planted {copies}×"
+    def format_score(self, score: Score) -> tuple[str, str]:
+        """Return the mean and, of several seeds, its interval."""
+        middle, low, high = (f"{v:.{self.digits}f}" for v in (score.value, score.low, score.high))
+        return middle, "" if score.n == 1 else f"[{low}, {high}]"
 
 
 @dataclass(frozen=True)
@@ -103,12 +94,15 @@ class PolicyRun:
     exposures: list[dict[str, Any]] = field(default_factory=list)
 
 
-class PolicyResults(ResultsStore):
-    """All runs made under the same settings.
+@dataclass
+class PolicyResults:
+    """Finished runs, all made under the same settings. Their file grows run by run."""
 
-    The key of a row is a policy, or what policies are compared with (`REAL_ROWS`, `BASELINE`), and
-    a seed.
-    """
+    settings: Mapping[str, Any]  # everything that a run depends on, except its policy and seed
+    facts: Mapping[str, Any]  # what else a reader should know
+    commands: list[str]  # that the runs came from
+    # By a policy, or what policies are compared with (`REAL_ROWS`, `BASELINE`), and a seed
+    rows: dict[tuple[str, int], PolicyRun] = field(default_factory=dict)
 
     @property
     def measures(self) -> list[Measure]:
@@ -117,42 +111,27 @@ class PolicyResults(ResultsStore):
         return [
             *(Measure(f"label fidelity, {c}", "maximise", 0.0, 1.0, 3) for c in taught),
             *(Measure(f"accuracy, {c}", "maximise", 0.0, 1.0, 3) for c in taught),
-            *(Measure(name_exposure(k), "minimise", 0.0, most, 2) for k in COPIES),
+            *(Measure(name, "minimise", 0.0, most, 2) for name in EXPOSURES.values()),
             Measure(PERPLEXITY, "minimise", 1.0, math.inf, 1),
         ]
 
     @property
-    def names(self) -> list[str]:
-        """Policies and what they are compared with, in the order of their first runs."""
-        return list(dict.fromkeys(str(name) for name, _ in self.rows))
-
-    def runs(self, name: str) -> list[PolicyRun]:
-        """Return the runs of one name, one for each seed."""
-        return [PolicyRun(**row) for (case, _), row in self.rows.items() if case == name]
-
-    def values(self, name: str, measure: Measure) -> list[float]:
-        """Return one measure of one name, a value for each seed. Empty if it was not taken."""
-        return [r.values[measure.name] for r in self.runs(name) if measure.name in r.values]
+    def runs(self) -> dict[str, list[PolicyRun]]:
+        """The runs of each policy, one a seed, in the order of the policies' first runs."""
+        found: dict[str, list[PolicyRun]] = {}
+        for (name, _), run in self.rows.items():
+            found.setdefault(name, []).append(run)
+        return found
 
     def score(self, name: str, measure: Measure) -> Score | None:
         """Return the mean over the seeds, or None if the measure was not taken."""
-        values = self.values(name, measure)
+        runs = self.runs[name]
+        values = [run.values[measure.name] for run in runs if measure.name in run.values]
         return mean(measure.name, values, *measure[1:4]) if values else None
-
-    @property
-    def scores(self) -> list[dict[str, Any]]:
-        """The means as plain values, with null for what JSON has no number for."""
-        found = [(name, self.score(name, m)) for name in self.names for m in self.measures]
-        return [
-            {"policy": name}
-            | {k: None if v in (-math.inf, math.inf) else v for k, v in asdict(score).items()}
-            for name, score in found
-            if score
-        ]
 
     def budget(self, name: str) -> tuple[str, str]:
         """Return ε, rounded up, and δ: the largest of the runs. Empty where none was trained."""
-        runs = [run for run in self.runs(name)]
+        runs = self.runs[name]
         if not any(run.guarantee for run in runs):
             return "", ""
         epsilons, deltas = [run.epsilon for run in runs], [run.delta for run in runs]
@@ -160,20 +139,16 @@ class PolicyResults(ResultsStore):
             return "none", "none"
         return up_decimals(max(e for e in epsilons if e)), up_digits(max(d for d in deltas if d))
 
-    def seconds(self, name: str) -> dict[str, float]:
-        """Return the mean time that each phase took."""
-        taken: dict[str, list[float]] = {}
-        for run in self.runs(name):
-            for phase, seconds in run.seconds.items():
-                taken.setdefault(phase, []).append(seconds)
-        return {phase: sum(each) / len(each) for phase, each in taken.items()}
-
-    @property
-    def title(self) -> str:
-        """What was compared, on how many rows."""
-        facts = self.facts
-        trained = f"{facts['train']} training rows, {facts['held out']} held out"
-        return f"{facts['data']}: noise policies on {trained}"
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON, with null for what JSON has no number for."""
+        scores = []
+        for name, measure in product(self.runs, self.measures):
+            if score := self.score(name, measure):
+                finite = {k: None if v == math.inf else v for k, v in asdict(score).items()}
+                scores.append({"policy": name, **finite})
+        rows = [{"key": list(key)} | asdict(run) for key, run in self.rows.items()]
+        stated = {"settings": self.settings, "facts": self.facts, "commands": self.commands}
+        return {"scores": scores, **stated, "rows": rows}
 
 
 def compare_policies(
@@ -188,44 +163,50 @@ def compare_policies(
     check_private_place(output)
     data = read_data(request, config.training.seed, progress)
     # What a run depends on, except its policy and seed. Results of other settings are refused.
-    settings = data.settings(config) | {
+    sentences = [canary_format.pattern for canary_format in FORMATS]
+    planted = {"copies": list(COPIES), "each": EACH, "sentences": sentences, "method": EXACT}
+    rows = {"rows": request.rows, "judge rows": JUDGE_ROWS, "perplexity rows": PERPLEXITY_ROWS}
+    settings = data.settings(config) | rows | {"canaries": planted, "about": about()}
+    settings["classifiers"] = list(request.classifiers)
+    trained_on = set(map(normalised, data.train.texts))
+    many, held = len(data.train), len(data.heldout)
+    table = "/".join(Path(request.source.name).parts[-2:])
+    facts = {
+        "title": f"{table}: noise policies on {many} training rows, {held} held out",
+        "train": many,
+        "held out": held,
+        "planted": EACH * sum(COPIES),
         "rows": request.rows,
-        "judge rows": JUDGE_ROWS,
-        "perplexity rows": PERPLEXITY_ROWS,
-        "classifiers": list(request.classifiers),
-        "canaries": {
-            "copies": list(COPIES),
-            "each": EACH,
-            "sentences": [canary_format.pattern for canary_format in FORMATS],
-            "method": EXACT,
-        },
-        "about": about(),
+        "target": " × ".join(data.attributes),
+        "coinciding": sum(normalised(text) in trained_on for text in data.heldout.texts),
+        "judge rows": min(JUDGE_ROWS, many),
+        "perplexity rows": min(PERPLEXITY_ROWS, held),
+        "space": max(canary_format.space for canary_format in FORMATS),
     }
     json_file, page, picture = (
         output.with_name(output.name + ending) for ending in (".json", ".md", ".png")
     )
-    results = PolicyResults.open(json_file, settings, command, OWNER_ONLY)
-    results.facts = {
-        "data": "/".join(Path(request.source.name).parts[-2:]),
-        "train": len(data.train),
-        "held out": len(data.heldout),
-        "planted": EACH * sum(COPIES),
-        "rows": request.rows,
-        "target": " × ".join(data.attributes),
-        "coinciding": coinciding_rows(data.train.texts, data.heldout.texts),
-        "judge rows": min(JUDGE_ROWS, len(data.train)),
-        "perplexity rows": min(PERPLEXITY_ROWS, len(data.heldout)),
-        "space": max(canary_format.space for canary_format in FORMATS),
-    }
+    results = PolicyResults(json.loads(json.dumps(settings)), facts, [command])
+    if json_file.exists():
+        try:
+            kept = json.loads(read_text(json_file))
+            for row in kept["rows"]:
+                name, seed = row.pop("key")
+                results.rows[name, seed] = PolicyRun(**row)
+            results.commands = list(dict.fromkeys([*kept["commands"], command]))
+            made_under = dict(kept["settings"])
+        except DAMAGED as error:
+            raise InputError(f"{json_file}: holds no results; name another `output`") from error
+        check_settings(json_file, results.settings, made_under)
     seeds = range(config.training.seed, config.training.seed + request.seeds)
     keys = [(name, seed) for seed in seeds for name in (REAL_ROWS, BASELINE, *configs)]
-    trials: PolicyTrials | None = None  # loads a model: not where nothing is missing
-    for turn, (name, seed) in results.missing(keys):
-        trials = trials or PolicyTrials(data, request, config, progress)
-        progress.say(f"run {turn}: {name}, seed {seed}")
-        row = trials.run(str(name), int(seed), configs.get(str(name)))
-        results.add((name, seed), asdict(row))
-    results.write(scores=results.scores)
+    missing = [key for key in keys if key not in results.rows]
+    if missing:  # trials load a model
+        trials = PolicyTrials(data, request, config, progress)
+    for number, (name, seed) in enumerate(missing, start=1):
+        progress.say(f"run {number} of {len(missing)}: {name}, seed {seed}")
+        results.rows[name, seed] = trials.run(name, seed, configs.get(name))
+        write_json(json_file, results.to_dict(), OWNER_ONLY)
     write_text(page, as_markdown(results), OWNER_ONLY)
     picture.touch(OWNER_ONLY)  # matplotlib would create it readable by all
     picture.chmod(OWNER_ONLY)
@@ -301,12 +282,9 @@ class PolicyTrials:
             with timed(seconds, "sampling"):
                 counts = proportional(shares, self._rows)
                 frame = write_untrained_twin(seeded, schema, data.template, counts, self._progress)
-            writer = load_base(
-                seeded.training.base_model,
-                dtype=frozen_dtype(seeded),
-                device=seeded.speed.device,
-                say=self._progress.say,
-            )
+            base_model, device = seeded.training.base_model, seeded.speed.device
+            dtype, say = frozen_dtype(seeded), self._progress.say
+            writer = load_base(base_model, dtype=dtype, device=device, say=say)
         else:
             planted = plant(self._train, data.text, data.attributes, canaries)
             writer, twin = data.train_twin(planted, seeded, self._rows, self._progress)
@@ -325,26 +303,18 @@ class PolicyTrials:
             ]
         for copies in COPIES:
             bits = [e.bits for e in found if e.canary.copies == copies]
-            values[name_exposure(copies)] = sum(bits) / len(bits)
-        exposures = [
-            {
-                "copies": e.canary.copies,
-                "format": e.canary.format.pattern,
-                "space": e.space,
-                "rank": e.rank,
-                "bits": e.bits,
-                "method": e.method,
-            }
-            for e in found
-        ]
+            values[EXPOSURES[copies]] = sum(bits) / len(bits)
+        exposures = []
+        for e in found:
+            stated = {"rank": e.rank, "bits": e.bits, "method": e.method}
+            known = {"format": e.canary.format.pattern, "space": e.canary.format.space}
+            exposures.append({"copies": e.canary.copies, **known, **stated})
         return PolicyRun(values, seconds, epsilon, delta, sentence, exposures)
 
     def _score_rows(self, frame: pd.DataFrame, judged: pd.DataFrame) -> dict[str, float]:
         """Return accuracies on held-out rows of what learns from a table, and label fidelity.
 
-        Args:
-            frame: rows that classifiers learn from.
-            judged: rows whose labels classifiers of real rows are to agree with.
+        Classifiers of real rows are to agree with the labels of the rows that are judged.
         """
         text, target, values = self._data.text, self._target, {}
         for name, maker in self._makers.items():
@@ -362,18 +332,18 @@ def as_table(results: PolicyResults) -> Table:
     from rich import box
     from rich.table import Table
 
-    notes = "\n".join(_write_notes(results))
-    table = Table(title=results.title, caption=notes, caption_justify="left", box=box.SIMPLE_HEAD)
+    title, notes = results.facts["title"], "\n".join(_write_notes(results))
+    table = Table(title=title, caption=notes, caption_justify="left", box=box.SIMPLE_HEAD)
     for name in ("measure", "policy"):
         table.add_column(name, no_wrap=True)
     for name in ("mean", "95 % interval", "seeds"):
         table.add_column(name, justify="right", no_wrap=True)
     blocks: dict[str, list[list[str]]] = {}
     for measure in results.measures:
-        scores = ((name, results.score(name, measure)) for name in results.names)
-        taken = [[name, *_format_mean(measure, s), str(s.n)] for name, s in scores if s]
+        scores = ((name, results.score(name, measure)) for name in results.runs)
+        taken = [[name, *measure.format_score(s), str(s.n)] for name, s in scores if s]
         blocks[measure.name] = taken
-    spent = ((name, results.budget(name)[0]) for name in results.names)
+    spent = ((name, results.budget(name)[0]) for name in results.runs)
     blocks["ε"] = [[name, epsilon, "", ""] for name, epsilon in spent if epsilon]
     for title, block in blocks.items():
         for place, cells in enumerate(block, start=1):
@@ -384,19 +354,16 @@ def as_table(results: PolicyResults) -> Table:
 
 def as_markdown(results: PolicyResults) -> str:
     """Return the same table in Markdown, with the guarantees and how it was made."""
-    header = ["policy", "seeds", "ε", "δ", *(m.name for m in results.measures), "training, s"]
     rows, stated = [], dict[str, None]()
-    for name in results.names:
-        runs, seconds = results.runs(name), results.seconds(name).get("fine-tuning")
+    for name, runs in results.runs.items():
         found = [(m, results.score(name, m)) for m in results.measures]
-        scores = (" ".join(_format_mean(m, score)).strip() if score else "" for m, score in found)
-        trained = f"{seconds:.0f}" if seconds else ""
-        rows.append([name, str(len(runs)), *results.budget(name), *scores, trained])
+        scores = (" ".join(m.format_score(score)).strip() if score else "" for m, score in found)
+        rows.append([name, str(len(runs)), *results.budget(name), *scores])
         stated |= {f"{plain(name)}: {plain(r.guarantee)}": None for r in runs if r.guarantee}
     made = [f"{plain(k)}: {plain(v)}" for k, v in results.settings["about"].items()]
     parts = (
-        [f"**{plain(results.title)}**"],
-        markdown_table(header, rows),
+        [f"**{plain(results.facts['title'])}**"],
+        markdown_table(["policy", "seeds", "ε", "δ", *(m.name for m in results.measures)], rows),
         bullets(map(plain, _write_notes(results))),
         ["Guarantees:"],
         bullets(stated),
@@ -409,51 +376,44 @@ def write_figure(results: PolicyResults, path: Path) -> None:
     """Draw a panel for each measure: a line for each policy with mean, interval and every seed."""
     from matplotlib.figure import Figure
 
-    columns, names = 2, results.names
+    columns, names = 2, list(results.runs)
     lines = -(-len(results.measures) // columns)
     size = (10, 0.5 + lines * (0.9 + 0.32 * len(names)))  # inches
     figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(lines, columns, squeeze=False, sharey=True).flatten()
-    exposures = [name_exposure(copies) for copies in COPIES]
     for panel, measure in zip(panels, results.measures, strict=False):
-        for place, name in enumerate(names):
+        for place, (name, runs) in enumerate(results.runs.items()):
             if (score := results.score(name, measure)) is None:
                 continue
             colour = "0.45" if name in (REAL_ROWS, BASELINE) else "C0"
-            seeds = results.values(name, measure)
+            seeds = [run.values[measure.name] for run in runs if measure.name in run.values]
             panel.plot(seeds, [place + 0.25] * len(seeds), "|", color=colour, markersize=5)
             if score.n > 1:
                 panel.plot([score.low, score.high], [place, place], color=colour, linewidth=1.5)
             panel.plot(score.value, place, "o", color=colour, markersize=6)
-        if measure.name in exposures:
+        unit = ""
+        if measure.name in EXPOSURES.values():
             panel.axvline(UNKNOWN, color="0.6", linestyle=":", linewidth=1)
             panel.set_xlim(0, 1.03 * measure.maximum)
+            unit = " (bits)"
         panel.set_yticks(range(len(names)), names, fontsize=8)
         panel.set_ylim(len(names) - 0.5, -0.5)
         panel.tick_params(axis="x", labelsize=8)
         panel.grid(axis="x", linewidth=0.4)
-        unit = " (bits)" if measure.name in exposures else ""
         better = "higher" if measure.goal == "maximise" else "lower"
         panel.set_title(f"{measure.name}{unit}: {better} is better", fontsize=9)
     for panel in panels[len(results.measures) :]:
         panel.set_visible(False)
-    figure.suptitle(f"{results.title} (mean, 95 % t interval, seeds)", fontsize=10)
+    figure.suptitle(f"{results.facts['title']} (mean, 95 % t interval, seeds)", fontsize=10)
     figure.savefig(path, dpi=150)
-
-
-def _format_mean(measure: Measure, score: Score) -> tuple[str, str]:
-    """Return the mean and, of several seeds, its interval."""
-    average, low, high = (f"{v:.{measure.digits}f}" for v in (score.value, score.low, score.high))
-    return average, "" if score.n == 1 else f"[{low}, {high}]"
 
 
 def _write_notes(results: PolicyResults) -> list[str]:
     """Return what a reader of the table must know."""
-    facts = results.facts
-    times = (
-        f"{name}: {', '.join(f'{phase} {s:.0f}' for phase, s in results.seconds(name).items())}"
-        for name in results.names
-    )
+    facts, times = results.facts, []
+    for name, runs in results.runs.items():
+        seconds = pd.DataFrame([run.seconds for run in runs]).mean()
+        times.append(f"{name}: {', '.join(f'{phase} {s:.0f}' for phase, s in seconds.items())}")
     return [
         "Computed on private rows: stays with their owner. Only twins may be handed over.",
         "Mean and 95 % t interval over the seeds, which change training, noise, sampling and "

@@ -25,7 +25,7 @@ from twinset.config import PrivacyConfig, RunConfig, SamplingConfig, SpeedConfig
 from twinset.errors import InputError
 from twinset.models.assets import GPT2_MINI, Say, asset_path, silent
 from twinset.models.base_model import load_base
-from twinset.models.device import AUTO, check_device
+from twinset.models.device import check_device
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.wording import paragraphs
 from twinset.progress import Progress, Silent
@@ -59,56 +59,32 @@ _TURNS = _STATED["turns"]
 def load_reviews(say: Say = silent) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the training and the held-out film reviews. No film and no text is in both.
 
-    Returns:
-        Two tables with the columns `film`, `verdict` ("fresh" or "rotten") and `review`. They have
-        the same rows in the same order every time.
-
-    Raises:
-        InputError: the asset `demo-reviews` is neither in the cache nor within reach.
+    Both tables have the columns `film`, `verdict` ("fresh" or "rotten") and `review`, and the same
+    rows in the same order every time. The asset `demo-reviews` must be in the cache or in reach.
     """
-    reviews = tidy_corpus(pd.read_csv(asset_path("demo-reviews", say), compression="bz2"))
-    held_out = reviews["film"].map(is_held_out)
-    return reviews[~held_out].reset_index(drop=True), reviews[held_out].reset_index(drop=True)
-
-
-def tidy_corpus(corpus: pd.DataFrame) -> pd.DataFrame:
-    """Keep the reviews of the corpus: no plots, no blank texts, the first of equal texts.
-
-    Stray spaces are removed first. They make two films of one, and two reviews of one.
-    """
+    corpus = pd.read_csv(asset_path("demo-reviews", say), compression="bz2")
+    # No plots, no blank texts, the first of equal texts. Stray spaces are removed first: they make
+    # two films of one, and two reviews of one.
     reviews = corpus[corpus["category"].isin(["fresh", "rotten"])].dropna(subset="text")
     names = {"movie_name": "film", "category": "verdict", "text": "review"}
     reviews = reviews.rename(columns=names)[[*names.values()]]
     for column in ("film", "review"):
         reviews[column] = reviews[column].str.split().str.join(" ")
-    return reviews[reviews["review"] != ""].drop_duplicates("review", ignore_index=True)
-
-
-def is_held_out(film: str) -> bool:
-    """Tell on which side a film is, by a hash of its name that no library version changes."""
-    digest = hashlib.sha256(film.encode()).digest()
-    return int.from_bytes(digest[:8], "big") < HELD_OUT_SHARE * 2**64
+    reviews = reviews[reviews["review"] != ""].drop_duplicates("review", ignore_index=True)
+    # A hash of its name says on which side a film is, and no library version changes that.
+    hashes = reviews["film"].map(lambda film: hashlib.sha256(film.encode()).digest()[:8])
+    is_held_out = hashes.map(lambda d: int.from_bytes(d, "big") < HELD_OUT_SHARE * 2**64)
+    return reviews[~is_held_out].reset_index(drop=True), reviews[is_held_out].reset_index(drop=True)
 
 
 def make_dialogues(rows: int = 1000, seed: int = 0) -> pd.DataFrame:
     """Return a table of support dialogues. With the same seed, more rows begin with the same ones.
 
     No person, address or number is real: telephone numbers are of the block 555-01xx, which is
-    kept for fiction, and e-mail goes to the domains that RFC 2606 reserves.
-
-    Args:
-        rows: of the table.
-        seed: decides everything.
-
-    Returns:
-        Columns `text`, `topic` (delivery, refund, damage or moving), `satisfied` ("yes" or "no"),
-        and `secrets`: JSON of what is private in the text, by kind. Each value stands there once.
-
-    Raises:
-        ValueError: fewer than one row.
+    kept for fiction, and e-mail goes to the domains that RFC 2606 reserves. Columns are `text`,
+    `topic` (delivery, refund, damage or moving), `satisfied` ("yes" or "no") and `secrets`: JSON of
+    what is private in the text, by kind. Each value stands there once.
     """
-    if rows < 1:
-        raise ValueError("there is no table of no rows")
     rng = np.random.default_rng(seed)
 
     def choose(some: list[str] | str) -> str:
@@ -117,7 +93,8 @@ def make_dialogues(rows: int = 1000, seed: int = 0) -> pd.DataFrame:
     def draw_digits(many: int) -> str:  # the first is no zero
         return str(rng.integers(10 ** (many - 1), 10**many))
 
-    def make_row() -> dict[str, str]:
+    table = []
+    for _ in range(rows):
         # Every draw moves the generator, so the order of these lines decides the table.
         topic, satisfied = choose(list(_TURNS["wish"])), choose(list(_TURNS["last"]))
         first, last = choose(_WORDS["first"]), choose(_WORDS["last"])
@@ -144,9 +121,9 @@ def make_dialogues(rows: int = 1000, seed: int = 0) -> pd.DataFrame:
         turns.append(("USR", choose(_TURNS["last"][satisfied])))
         said = {kind: secrets[kind] for kind in KINDS if kind in (*asked, "tracking_number")}
         text = "\n".join(f"{role}: {words}" for role, words in turns)
-        return {TEXT: text, TOPIC: topic, SATISFIED: satisfied, SECRETS: json.dumps(said)}
-
-    return pd.DataFrame([make_row() for _ in range(rows)])
+        labels = {TOPIC: topic, SATISFIED: satisfied}
+        table.append({TEXT: text, **labels, SECRETS: json.dumps(said)})
+    return pd.DataFrame(table)
 
 
 @dataclass(frozen=True)
@@ -170,17 +147,9 @@ class Demo:
     embedded: bool = True  # whether texts are compared by embeddings, which are an asset
     # Column of what was planted in a row: JSON, kind → value. None: nothing was.
     secrets: str | None = None
-    # No teacher: in the time of a demo it cannot read thousands of texts.
-    # what may move the guarantee
+    # What may move the guarantee. No teacher: in the time of a demo it can't read that many texts.
     privacy: PrivacyConfig = PrivacyConfig(target_epsilon=EPSILON, teacher_share=0.0)
     sampling: SamplingConfig = SamplingConfig()  # how rows are drawn
-
-    def config(self, base_model: str | None = None) -> RunConfig:
-        """Return the options of its run; without a base model, the demo's own."""
-        name = self.base_model if base_model is None else base_model
-        recipe = self.mini if name == GPT2_MINI else self.training
-        training = replace(recipe, base_model=name, max_minutes=None)  # it says what it takes
-        return RunConfig(privacy=self.privacy, training=training, sampling=self.sampling)
 
     def planted(self, rows: pd.DataFrame) -> list[dict[str, str]]:
         """Return by row what was planted in it: kind → value."""
@@ -240,36 +209,29 @@ SUPPORT = Demo(
 DEMOS = {demo.name: demo for demo in (REVIEWS, SUPPORT)}
 
 
-def demo_named(name: str) -> Demo:
-    """Return a demo.
-
-    Raises:
-        InputError: there is none of that name.
-    """
+def run_demo(
+    name: str,
+    run: Path | None,
+    progress: Progress,
+    overwrite: bool,
+    base_model: str | None,
+    device: str,
+) -> DemoReport:
+    """Make a twin of a demo's table and measure it. It takes a few minutes."""
     if name not in DEMOS:
         raise InputError(f"`data={name}`: is none of {', '.join(DEMOS)}")
-    return DEMOS[name]
-
-
-def run_demo(
-    demo: Demo = REVIEWS,
-    run: Path | None = None,
-    progress: Progress | None = None,
-    overwrite: bool = False,
-    base_model: str | None = None,
-    device: str = AUTO,
-) -> DemoReport:
-    """Make a twin of the demo's table and measure it. It takes a few minutes.
-
-    Raises:
-        InputError: an asset is out of reach, the run folder cannot be written, or the device is not
-            there.
-    """
-    progress = progress or Silent()
-    config = replace(demo.config(base_model), speed=SpeedConfig(device=device))
+    demo = DEMOS[name]
+    base_model = base_model or demo.base_model
+    recipe = demo.mini if base_model == GPT2_MINI else demo.training
+    config = RunConfig(
+        privacy=demo.privacy,
+        training=replace(recipe, base_model=base_model, max_minutes=None),  # it says what it takes
+        sampling=demo.sampling,
+        speed=SpeedConfig(device=device),
+    )
     check_device(device, 1)
     train, heldout = demo.tables(progress.say)
-    load_base(config.training.base_model, say=progress.say)  # before anything is written
+    load_base(base_model, say=progress.say)  # before anything is written
     with TemporaryDirectory() as folder:
         names = "demo.parquet", "known.parquet", "held-out.parquet"
         table, known, tested = (Path(folder, name) for name in names)
@@ -338,9 +300,10 @@ class DemoReport:
                 ("private", "held-out: chance", "control: in the private rows"),
             )
             columns = ("replayed", "train only"), ("replayed", "held-out only"), (PLANTED, "train")
-            for kind in (
-                m.place["kind"] for m in self.findings.measured if m.score.name == PLANTED
-            ):
+            for m in self.findings.measured:
+                if m.score.name != PLANTED:
+                    continue
+                kind = m.place["kind"]
                 shares = [find(name, rows=rows, kind=kind) for name, rows in columns]
                 hits = [f"{round(s.value * s.n):,} of {s.n:,}" if s else "" for s in shares]
                 secrets.add_row(kind, *hits)

@@ -27,7 +27,8 @@ from twinset.models.device import AUTO
 from twinset.privacy.statement.theorems import UNIT
 from twinset.progress import Progress
 from twinset.run.request import Source
-from twinset.run.run_folder import HELD_OUT, SETTINGS
+from twinset.run.run_folder import HELD_OUT as HELD_OUT_FILE
+from twinset.run.run_folder import SETTINGS
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.columns import facts_of
@@ -35,36 +36,32 @@ from twinset.table.labels import LabelRules
 from twinset.table.read import STDIN, UNNAMED, Layout, read_frame, write_frame
 from twinset.table.records import check_table, choose_columns, with_joined_text
 
-from .fidelity import fidelity
+from .fidelity.measures import fidelity
 from .findings import RUNS, Findings
+from .leakage.audits import AuditRequest, audit_release
 from .leakage.copies import overlap
 from .leakage.membership import model_attacks, text_attacks
-from .leakage.release_audit import AuditRequest, audit_release
 from .leakage.roc import draw_sides, separation
 from .policy_runs import BASELINE_FILE, write_untrained_twin
 from .release import (
     FEW_ROWS,
+    HELD_OUT,
+    REAL,
     FinishedRun,
     Release,
     Tables,
     Twin,
     check_tables,
+    normalised,
     public_rows,
     records_to_frame,
     rows_per_label,
     split_held_out,
     take_records,
-    without_overlap,
 )
 from .report.verdicts import judge, judge_hand_over
-from .utility.classifiers import (
-    CLASSIFIERS,
-    SentenceEncoder,
-    make_classifiers,
-    make_dp_classifiers,
-)
-from .utility.dp_classifiers import Budget
-from .utility.usefulness import Usefulness, targets, train_twins_by_epsilon
+from .utility.classifiers import CLASSIFIERS, Budget, SentenceEncoder, make_classifiers
+from .utility.usefulness import Usefulness, targets
 
 FILE = "evaluation.json"
 BASELINE_ROWS = 1_000  # as many as a twin of 4,778 has took 38 of 45 minutes
@@ -80,6 +77,7 @@ class EvaluationRequest:
     test: Path  # real rows held out
     # Text column, or the template by which it was joined. None: the run's, or a guess.
     text: str | None = None
+    layout: Layout = Layout()  # of the files of real rows, where it is not to be detected
     attributes: tuple[str, ...] = ()  # label columns. Empty: the run's, or a guess.
     classifiers: tuple[str, ...] = CLASSIFIERS  # names in `classifiers`
     encoder: str | None = None  # what the classifier `encoder` fine-tunes. None: MiniLM
@@ -92,7 +90,6 @@ class EvaluationRequest:
     exclude_overlap: bool = False  # leave out held-out rows that are training rows too
     # Whether texts are compared by embeddings too, which takes the asset `minilm`
     embedded: bool = True
-    layout: Layout = Layout()  # of the files of real rows, where it is not to be detected
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -100,11 +97,7 @@ class EvaluationRequest:
 
 
 def budgets(text: str | None) -> tuple[float, ...]:
-    """Return the ε of "1,2,4".
-
-    Raises:
-        InputError: something is no positive number.
-    """
+    """Return the ε of "1,2,4", or refuse what is no positive number."""
     try:
         found = tuple(float(part) for part in (text or "").split(",") if part.strip())
     except ValueError:
@@ -122,17 +115,9 @@ def evaluate(
     progress: Progress,
     keep: Callable[[Findings], object] = lambda findings: None,
 ) -> Findings:
-    """Measure use and fidelity.
+    """Measure use and fidelity: scores, curves and histograms, and notes that a reader must see.
 
-    Args:
-        release: a twin, with its run folder where there is one.
-        request: what it is measured against.
-        command: that leads here.
-        progress: is notified of what happens.
-        keep: is given what is found after each part, so that nothing is lost if the next one fails.
-
-    Returns:
-        Scores, curves and histograms, and notes that a reader must see.
+    `keep` is given what is found after each part, so that nothing is lost if the next one fails.
 
     Raises:
         InputError: a table cannot be used.
@@ -161,10 +146,8 @@ def evaluate(
     has_budget = twin.epsilon is not None and twin.delta is not None and twin.unit == UNIT
     if has_budget:
         budget = Budget(float(twin.epsilon or 0), float(twin.delta or 0))
-        names, count = request.classifiers, partial(progress.count, "private steps")
-        dp_classifiers = make_dp_classifiers(
-            names, budget, progress.say, request.encoder, embeddings, count
-        )
+        given = request.classifiers, progress.say, request.encoder, embeddings
+        dp_classifiers = make_classifiers(*given, budget, partial(progress.count, "private steps"))
     notes += check_tables(tables)
     if not has_budget:
         notes.append(
@@ -178,21 +161,32 @@ def evaluate(
     if not request.embedded:
         notes.append("texts were not compared by embeddings")
     if run is not None and tables.baseline is None:
-        tables = replace(tables, baseline=_read_baseline(run, twin.frame, progress))
-    about = release.about(command, request.train) | {"rows": tables.rows, "seeds": request.seeds}
+        # Rows in the twin's proportions of labels, made without private data. They are made once.
+        path, of_twin = run.internal / BASELINE_FILE, rows_per_label(twin.frame, run.schema)
+        counts = proportional(of_twin, min(len(twin.frame), BASELINE_ROWS))
+        baseline = read_frame(path) if path.is_file() else None
+        if baseline is None or rows_per_label(baseline, run.schema) not in (counts, of_twin):
+            many = sum(counts.values())
+            progress.say(f"writing {many} rows with the base model, without private data")
+            baseline = write_untrained_twin(run.config, run.schema, run.template, counts, progress)
+            write_frame(baseline, path)
+        tables = replace(tables, baseline=baseline)
+    named = {REAL: tables.train, HELD_OUT: tables.heldout, **tables.written}
+    rows = {name: len(frame) for name, frame in named.items()}
+    about = release.about(command, request.train) | {"rows": rows, "seeds": request.seeds}
     usefulness = Usefulness(tables, makers, range(request.seeds), progress, dp_classifiers)
     found = Findings("evaluation", about, tuple(usefulness.measured()), notes=tuple(notes))
     keep(found)  # classifiers may take an hour: what is measured so far is on the disk
     found = replace(found, curves=tuple(usefulness.curves()))
     keep(found)
     if run is not None and request.sweep:
-        twins = train_twins_by_epsilon(request.sweep, run, tables, twin, progress)
-        found = replace(found, curves=(*found.curves, *usefulness.by_epsilon(twins)))
+        by_epsilon = usefulness.curves_by_epsilon(request.sweep, run, twin)
+        found = replace(found, curves=(*found.curves, *by_epsilon))
         keep(found)
     progress.say("comparing the twin's texts with real ones")
-    encoder = embeddings if request.embedded else None
+    encode = embeddings.encode if request.embedded else None
     faithful, histograms = fidelity(
-        tables, encoder, seed=0, progress=progress, public_model=public_model
+        tables, encode, seed=0, progress=progress, public_model=public_model
     )
     if not twin.is_of_whole_records:  # then what a twin says of itself is as private as its table
         faithful = [replace(m, score=replace(m.score, where="private rows")) for m in faithful]
@@ -215,17 +209,18 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
     for name, frame in (("`train`", train), ("`test`", heldout)):
         check_table(frame, name)
         choose_columns(frame, text, attributes, name, notes)
-    if release.run is not None:
-        train, heldout = release.run.public_rows(train), release.run.public_rows(heldout)
+    if (run := release.run) is not None:
+        train, heldout = (public_rows(rows, run.schema, run.labels) for rows in (train, heldout))
     if heldout[text].tolist() == train[text].tolist():
         raise InputError("`test` is the training table itself; name other rows")
     # A held-out row that was trained on flatters whatever learned it by heart.
-    rest, overlapping = without_overlap(heldout, train, text)
+    is_known = heldout[text].map(normalised).isin(set(map(normalised, train[text])))
+    overlapping = int(is_known.sum())
     if overlapping and request.exclude_overlap:
         notes.append(
             f"{overlapping} held-out rows were left out, for their texts are training texts"
         )
-        heldout = rest
+        heldout = heldout[~is_known].reset_index(drop=True)
     elif overlapping:
         notes.append(
             f"{overlapping} held-out rows are training rows too, and flatter whatever was trained "
@@ -233,26 +228,10 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
         )
     others = request.baseline, request.non_private
     baseline, non_private = [None if path is None else read_frame(path) for path in others]
-    # Declared labels may have no real row. Without the schema they would look like mistakes.
-    schema = release.run.schema if release.run is not None else None
     frames = train, heldout, release.twin.frame
-    named = text, tuple(attributes)
-    return Tables(*frames, *named, baseline, non_private, schema), notes
-
-
-def _read_baseline(run: FinishedRun, twin: pd.DataFrame, progress: Progress) -> pd.DataFrame:
-    """Return rows in the twin's proportions of labels, made without private data. Made once."""
-    path, of_twin = run.internal / BASELINE_FILE, rows_per_label(twin, run.schema)
-    counts = proportional(of_twin, min(len(twin), BASELINE_ROWS))
-    if path.is_file():
-        known = read_frame(path)
-        if rows_per_label(known, run.schema) in (counts, of_twin):
-            return known
-    rows = sum(counts.values())
-    progress.say(f"writing {rows} rows with the base model, without private data")
-    frame = write_untrained_twin(run.config, run.schema, run.template, counts, progress)
-    write_frame(frame, path)
-    return frame
+    # Declared labels may have no real row. Without the schema they would look like mistakes.
+    known = None if run is None else run.schema
+    return Tables(*frames, text, tuple(attributes), baseline, non_private, known), notes
 
 
 def judge_finished_run(
@@ -261,16 +240,13 @@ def judge_finished_run(
     """Say what a twin is worth by quick measures on the rows held out: five lines.
 
     The rules are the report's. The lines are for the owner alone. Where there are none, the lines
-    say how to get them.
-
-    Raises:
-        InputError: the private table cannot be read again.
+    say how to get them. A private table that cannot be read again is refused.
     """
     is_read_once = str(source.data) == STDIN
     table, folder = UNNAMED if is_read_once else shlex.quote(source.name), shlex.quote(str(run))
     # Commands are pasted, so each has a line of its own, which is not broken.
     evaluate_it = f"  twinset evaluate {folder} --train {table}"
-    if not (run / "internal" / HELD_OUT).is_file():
+    if not (run / "internal" / HELD_OUT_FILE).is_file():
         return [
             "No rows were held out to judge the twin by: `hold_out=0.2` keeps some back. With "
             "other real rows this measures it now:",
@@ -287,9 +263,7 @@ def judge_finished_run(
         return [f"{once} {table} for it.", *following]
     rng = np.random.default_rng(0)
     trained, held = (
-        take_records(records, rng.permutation(len(records))[:MOST])
-        if len(records) > MOST
-        else records
+        take_records(records, np.sort(rng.permutation(len(records))[:MOST]))
         for records in split_held_out(run, source)
     )
     schema, twin = trained.schema, Release.read(run, device=device).twin.frame
@@ -309,7 +283,7 @@ def judge_finished_run(
     attacks, _ = model_attacks(model, None, tried.members, tried.non_members, progress)
     attacks += text_attacks(texts, tried.members.texts, tried.non_members.texts, None, progress)
     shared = overlap(texts, trained.texts, held.texts, None, seed=0, progress=progress)
-    attacked = [*separation(attacks, 0).measured, *tried.measured, *shared]
+    attacked = [*separation(attacks, 0)[0], *tried.measured, *shared]
     leaks = judge("leakage", attacked, is_enough)
     verdicts = use, faithful, leaks, judge_hand_over(model.guarantee, use, leaks)
     lines = [f"{v.question:<22}{v.answer}: {v.line}" for v in verdicts]
@@ -329,11 +303,8 @@ def evaluate_frames(
 ) -> pd.DataFrame:
     """Return the scores of a model's twin, a row each. See `twinset.Twinset.evaluate`."""
     with TemporaryDirectory() as folder:  # the commands' own code reads files
-        release, (known, others), columns = _write_files(
-            Path(folder), model, made_from, twin, train, test
-        )
-        names = tuple(classifiers or CLASSIFIERS)
-        request = EvaluationRequest(known, others, *columns, names, **options)
+        release, real = _write_files(Path(folder), model, made_from, twin, train, test)
+        request = EvaluationRequest(*real, tuple(classifiers or CLASSIFIERS), **options)
         return _list_scores(evaluate(release, request, "Twinset.evaluate", progress))
 
 
@@ -349,18 +320,15 @@ def audit_frames(
 ) -> pd.DataFrame:
     """Return what attacks on a model and a twin of its find. See `twinset.Twinset.audit`."""
     with TemporaryDirectory() as folder:
-        real = members, non_members
-        release, (known, others), columns = _write_files(
-            Path(folder), model, made_from, twin, *real
-        )
-        request = AuditRequest(known, others, *columns, rows)
+        release, real = _write_files(Path(folder), model, made_from, twin, members, non_members)
+        request = AuditRequest(*real, rows)
         return _list_scores(audit_release(release, request, "Twinset.audit", progress, model))
 
 
 def _write_files(
     folder: Path, model: TwinModel, made_from: Source | Path | None, twin: pd.DataFrame, *real: Real
-) -> tuple[Release, list[Path], tuple[str, tuple[str, ...]]]:
-    """Return a release, files of real rows with text and labels as the model's, and the columns.
+) -> tuple[Release, tuple[Path, Path, str, Layout, tuple[str, ...]]]:
+    """Return a release, and files of real rows with text and labels as the model's, named so.
 
     The folder can be read by its owner alone.
     """
@@ -387,7 +355,8 @@ def _write_files(
     write_frame(twin, path)
     made = Twin(twin, claim.epsilon, claim.delta, claim.sentence, unit=claim.unit)
     release = Release(path, path, made, None, str(model.model.device))
-    return release, files, (schema.text, names)
+    known, others = files
+    return release, (known, others, schema.text, Layout(), names)
 
 
 def _list_scores(findings: Findings) -> pd.DataFrame:

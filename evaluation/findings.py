@@ -8,23 +8,19 @@ terminal and a reader of the JSON need to know only this one. Nothing here measu
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
-import os
 import statistics
-import sys
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from twinset.bounds import Bounds
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import write_json, write_text
-from twinset.files.environment import LIBRARIES, machine, versions
+from twinset.files.environment import machine, versions
 from twinset.files.limits import read_text
 
 Question = Literal["utility", "fidelity", "leakage"]
@@ -223,11 +219,7 @@ class Findings:
 
     @classmethod
     def load(cls, path: Path) -> Findings:
-        """Read JSON.
-
-        Raises:
-            InputError: the file cannot be read, or holds something else.
-        """
+        """Read JSON. A file that cannot be read, or holds something else, is refused."""
         try:
             return cls.from_dict(json.loads(read_text(path)))
         except DAMAGED as error:
@@ -239,11 +231,7 @@ class Findings:
 def _read_as(kind: Any, data: Any, name: str = "", depth: int = _DEEPEST) -> Any:
     """Return JSON data as a value of a type: a dataclass, or whatever its fields are made of.
 
-    Args:
-        kind: the type.
-        data: what JSON gave.
-        name: of the field, which decides what a null stands for.
-        depth: how many objects may still be nested. Otherwise a file could nest without end.
+    The field's name decides what a null stands for. Only so many objects may still be nested.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind):
@@ -275,42 +263,29 @@ def _read_as(kind: Any, data: Any, name: str = "", depth: int = _DEEPEST) -> Any
     return data
 
 
+@dataclass
 class KeptFindings:
     """Findings in a file, written each time they grow. Earlier ones are kept under another name."""
 
-    def __init__(self, path: Path | None) -> None:
-        self.path, self._has_begun = path, False
-        self.earlier: Path | None = None
+    path: Path | None
+    earlier: Path | None = None
+    has_begun: bool = False
 
     def save(self, findings: Findings) -> None:
         """Write what was found so far."""
         if self.path is None:
             return
         # Only the first writing meets earlier findings. Later ones replace our own.
-        if not self._has_begun and self.path.exists():
-            self.earlier = find_free_name(self.path)
+        if not self.has_begun and self.path.exists():
+            names = (self.path.with_suffix(f".earlier-{n}{self.path.suffix}") for n in count(1))
+            self.earlier = next(name for name in names if not name.exists())
             write_text(self.earlier, read_text(self.path), OWNER_ONLY)
-        self._has_begun = True
+        self.has_begun = True
         findings.save(self.path)
 
 
-def find_free_name(path: Path) -> Path:
-    """Return a free name for findings that newer ones replace.
-
-    >>> print(find_free_name(Path("runs/r/internal/evaluation.json")))
-    runs/r/internal/evaluation.earlier-1.json
-    """
-    names = (path.with_suffix(f".earlier-{n}{path.suffix}") for n in count(1))
-    return next(name for name in names if not name.exists())
-
-
 def check_output(output: Path) -> None:
-    """Refuse a file that findings must not go to.
-
-    Raises:
-        InputError: the place is meant for others, there is no such folder, or the file holds
-            something else.
-    """
+    """Refuse a file in a place that is meant for others, and one that holds something else."""
     check_private_place(output)
     if output.exists():
         try:
@@ -322,11 +297,7 @@ def check_output(output: Path) -> None:
 
 
 def check_private_place(output: Path) -> None:
-    """Refuse a file that figures of private rows must not go to.
-
-    Raises:
-        InputError: the place is meant for others, or there is no such folder.
-    """
+    """Refuse a file where figures of private rows must not go, and one in no folder."""
     folder = output.resolve().parent
     if (folder / "privacy.json").exists() or folder.name == "share":
         raise InputError(f"`output={output}`: share/ is for others, and these figures are not")
@@ -334,102 +305,8 @@ def check_private_place(output: Path) -> None:
         raise InputError(f"`output={output}`: its folder does not exist; create it")
 
 
-Key = tuple[str | float, ...]
-
-
-@dataclass
-class ResultsStore:
-    """Finished rows of an experiment in one JSON file, all made under the same settings.
-
-    The file grows row by row. A command that was stopped resumes with the rows that are missing,
-    several commands may add to one file at once, and rows of other settings are refused.
-
-    Example::
-
-        store = ResultsStore.open(Path("runs.json"), {"rows": 8}, "twinset compare …")
-        for turn, key in store.missing([("uniform", 0), ("uniform", 1)]):
-            store.add(key, {"accuracy": 0.8})
-    """
-
-    path: Path  # of the file
-    settings: Mapping[str, Any]  # everything that a row depends on, except its key
-    commands: list[str] = field(default_factory=list)  # that the rows came from
-    facts: dict[str, Any] = field(default_factory=dict)  # what else a reader should know
-    # By key, which is a case and last its seed where it has one: plain values for JSON
-    rows: dict[Key, dict[str, Any]] = field(default_factory=dict)
-    mode: int | None = None  # who may read the file. None: everybody who may read its folder.
-
-    @classmethod
-    def open(
-        cls, path: Path, settings: Mapping[str, Any], command: str, mode: int | None = None
-    ) -> Self:
-        """Return the results that a file holds, or empty ones if there is no file yet.
-
-        Raises:
-            InputError: it does not hold results, or its rows were made under other settings.
-        """
-        settings = json.loads(json.dumps(settings))  # as they come back from a file
-        store = cls(path, settings, [command], mode=mode)
-        store._read()
-        return store
-
-    def _read(self) -> None:
-        """Take over what the file holds by now."""
-        if not self.path.exists():
-            return
-        try:
-            kept = json.loads(self.path.read_text("utf-8"))
-            rows = {tuple(row.pop("key")): row for row in kept["rows"]}
-            settings, commands, facts = dict(kept["settings"]), kept["commands"], kept["facts"]
-        except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
-            raise InputError(f"{self.path}: holds no results; name another `output`") from error
-        check_settings(self.path, self.settings, settings)
-        self.rows |= rows  # the file may have newer rows in the place of ours
-        self.commands = list(dict.fromkeys([*commands, *self.commands]))
-        self.facts = facts | self.facts
-
-    def missing(self, keys: Iterable[Key]) -> Iterator[tuple[str, Key]]:
-        """Yield the keys that have no row yet, each behind its turn: "2 of 5"."""
-        missing = [key for key in keys if key not in self.rows]
-        for number, key in enumerate(missing, start=1):
-            yield f"{number} of {len(missing)}", key
-
-    def add(self, key: Key, row: Mapping[str, Any]) -> None:
-        """Add a row and write the file, together with what other processes have written to it.
-
-        Raises:
-            InputError: the file no longer holds results, or it holds results of other settings.
-        """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        # The lock is on the folder: the file itself is replaced at each write, and a lock file
-        # would stay behind.
-        descriptor = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            self._read()
-            self.rows[key] = dict(row)
-            self.write()
-        finally:
-            os.close(descriptor)
-
-    def write(self, **more: Any) -> None:
-        """Write the file whole or not at all, with further values next to the rows."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.path, {**more, **self.to_dict()}, self.mode)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        rows = [{"key": list(key)} | row for key, row in self.rows.items()]
-        stated = {"settings": self.settings, "facts": self.facts, "commands": self.commands}
-        return {**stated, "rows": rows}
-
-
 def check_settings(path: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
-    """Refuse to add to results that were made under other settings.
-
-    Raises:
-        InputError: it names the settings that differ.
-    """
+    """Refuse to add to results that were made under other settings, and name these."""
     if names := [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]:
         raise InputError(
             f"{path}: its rows were made with other settings ({', '.join(names)}); "
@@ -437,11 +314,11 @@ def check_settings(path: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any
         )
 
 
-def about(libraries: Iterable[str] = LIBRARIES) -> dict[str, str]:
+def about() -> dict[str, str]:
     """Return versions and machine, a line each."""
     here = machine()
     return {
-        "versions": ", ".join(f"{name} {v}" for name, v in versions(libraries).items()),
+        "versions": ", ".join(f"{name} {v}" for name, v in versions().items()),
         "machine": f"{here['cpu']}, {here['cores']} cores",
     }
 
@@ -456,23 +333,3 @@ def markdown_table(
     """
     rule = ["---"] * left + ["---:"] * (len(header) - left)
     return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]
-
-
-def run_as_command(function: Callable[..., None]) -> None:
-    """Run a function as `python -m …` does, its parameters as options.
-
-    Bad input ends it with one line and exit code 2, as with `twinset` itself.
-    """
-    import typer
-
-    from twinset.commandline.entry_point import with_flags
-
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(function)
-    if not sys.warnoptions:
-        warnings.simplefilter("ignore")  # of libraries, to developers. -W default shows them
-    try:
-        app()
-    except InputError as error:
-        typer.echo(f"error: {with_flags(str(error))}", err=True)
-        raise SystemExit(2) from None

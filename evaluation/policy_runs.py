@@ -77,16 +77,8 @@ class Data:
     train: Records
     heldout: Records
     template: Template
-
-    @property
-    def text(self) -> str:
-        """Name of the text column."""
-        return self.train.schema.text
-
-    @property
-    def attributes(self) -> tuple[str, ...]:
-        """Names of the label columns."""
-        return tuple(attribute.name for attribute in self.train.schema.attributes)
+    text: str  # name of the text column
+    attributes: tuple[str, ...]  # names of the label columns
 
     def train_twin(
         self, frame: pd.DataFrame, config: RunConfig, rows: int, progress: Progress
@@ -100,26 +92,19 @@ class Data:
         """Return what every run depends on, but its policy; the tables by their hashes."""
         options = config.to_dict()
         del options["policy"]["noise_policy"]  # it is in the key of each row instead
-        return {
-            "train": self.train.fingerprint(),
-            "held out": self.heldout.fingerprint(),
-            "prompt": self.template.pattern,
-            "options": options,
-        }
+        rows = {"train": self.train.fingerprint(), "held out": self.heldout.fingerprint()}
+        return {**rows, "prompt": self.template.pattern, "options": options}
 
 
 def read_data(
     request: ComparisonRequest, seed: int, progress: Progress, reserved: Sequence[str] = ()
 ) -> Data:
-    """Read the private table and what is held out of it.
-
-    Raises:
-        InputError: a table cannot be used.
-    """
+    """Read the private table and what is held out of it."""
     source = request.source
     frame, records, _ = read_source(source, progress)
     check_reserved(records, frame, reserved, source.name)
     schema, template = records.schema, template_of(source, records.schema)
+    known = template, schema.text, tuple(attribute.name for attribute in schema.attributes)
     if source.prompt is None:
         progress.say(SAME_PROMPT.format(template.pattern))
     rng = np.random.default_rng(seed)
@@ -129,7 +114,7 @@ def read_data(
         many = min(len(records) // HELD_OUT_SHARE, HELD_OUT_ROWS)
         order = rng.permutation(len(records))
         held, trained = (take_records(records, places) for places in (order[:many], order[many:]))
-        return Data(trained, held, template)
+        return Data(trained, held, *known)
     frame = read_frame(request.test, layout=source.layout)
     held, _ = records_from_frame(
         frame,
@@ -143,15 +128,11 @@ def read_data(
     if not set(held.labels) <= set(schema.combinations):
         raise InputError(f"`test={request.test}`: has labels that {source.name} lacks")
     tested = take_records(held, rng.permutation(len(held))[:HELD_OUT_ROWS])
-    return Data(records, replace(tested, schema=schema), template)
+    return Data(records, replace(tested, schema=schema), *known)
 
 
 def policy_config(config: RunConfig, name: str) -> RunConfig:
-    """Return the options of one policy's runs.
-
-    Raises:
-        InputError: there is no such policy, or it contradicts an option.
-    """
+    """Return the options of one policy's runs, or refuse a policy that is none."""
     if name == NO_PRIVACY:
         return replace(config, privacy=replace(config.privacy, target_epsilon=None))
     if config.privacy.target_epsilon is None:
@@ -171,11 +152,9 @@ def train_twin(
     chooses no steps. It is trained even where a run alone would train nothing, and says so.
     """
     of_records = PrivacyConfig().max_records_per_owner  # without effect
-    changed = replace(
-        config,
-        privacy=replace(config.privacy, max_records_per_owner=of_records),
-        training=replace(config.training, max_minutes=None),
-    )
+    privacy = replace(config.privacy, max_records_per_owner=of_records)
+    training = replace(config.training, max_minutes=None)
+    changed = replace(config, privacy=privacy, training=training)
     seconds: Seconds = {}
     prepared = prepare(source, changed)
     if with_steps(config, len(prepared.records)) != config:
@@ -197,12 +176,8 @@ def write_untrained_twin(
 ) -> pd.DataFrame:
     """Return rows from the base model as it is, asked just as the twin's model is.
 
-    Args:
-        config: the twin's: base model, precision, sampling, longest text.
-        schema: shape of the private table, which is public.
-        template: the twin's.
-        counts: rows of every label combination: the twin's.
-        progress: is notified of how many rows are written.
+    Config, template and rows of every label combination are the twin's. The schema is the private
+    table's, which is public.
     """
     training, dtype = config.training, frozen_dtype(config)
     device = config.speed.device

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -66,21 +66,6 @@ class Tables:
     # Of the twin, where it is known: it may have declared labels that no real row has
     schema: Schema | None = None
 
-    def training_tables(self, seed: int) -> dict[str, pd.DataFrame]:
-        """Return the tables that classifiers learn from, by name; `seed` draws the small ones."""
-        # Real rows cut to the twin's number: more rows teach more, whoever wrote them.
-        small = self.train.sample(min(len(self.twin), len(self.train)), random_state=seed)
-        found = {REAL: self.train, REAL_SMALL: small, **self.written}
-        if self.baseline is not None and len(self.baseline) < len(self.twin):
-            found[TWIN_SMALL] = self.twin.sample(len(self.baseline), random_state=seed)
-        return found
-
-    @property
-    def rows(self) -> dict[str, int]:
-        """Number of rows of each table."""
-        counted = {REAL: self.train, HELD_OUT: self.heldout, **self.written}
-        return {name: len(frame) for name, frame in counted.items()}
-
     @property
     def written(self) -> dict[str, pd.DataFrame]:
         """Return the tables that a model wrote."""
@@ -89,12 +74,7 @@ class Tables:
 
 
 def check_tables(tables: Tables) -> list[str]:
-    """Return what a reader must know of these tables.
-
-    Raises:
-        InputError: a column is missing, no row can be used, or a table holds a label that the
-            private one lacks.
-    """
+    """Return what a reader must know of these tables, or refuse those that do not fit together."""
     notes, text, schema = list[str](), tables.text, tables.schema
     declared = {a.name: set(map(str, a.values)) for a in schema.attributes} if schema else {}
 
@@ -128,7 +108,6 @@ def check_tables(tables: Tables) -> list[str]:
         if len(frame) < FEW_ROWS:
             few = f"{name} has {len(frame)} rows only: nothing can be concluded from so few"
             notes.append(few)
-    for name, frame in tables.written.items():
         for attribute in tables.attributes:
             if len(find_labels(frame, attribute)) < 2:
                 one = f"{name} has rows of one {attribute!r} only: whoever learns from it says that"
@@ -162,33 +141,6 @@ def normalised(text: object) -> str:
     return _NEITHER.sub("", str(text).lower()) or str(text)
 
 
-def without_overlap(
-    heldout: pd.DataFrame, train: pd.DataFrame, text: str
-) -> tuple[pd.DataFrame, int]:
-    """Return the held-out rows whose text is no training row's, and how many there were."""
-    is_known = heldout[text].map(normalised).isin(set(map(normalised, train[text])))
-    return heldout[~is_known].reset_index(drop=True), int(is_known.sum())
-
-
-def coinciding_rows(train: Iterable[object], heldout: Iterable[object]) -> int:
-    """Count held-out texts that are training texts.
-
-    >>> coinciding_rows(["Good film!"], ["good film", "Bad film."])
-    1
-    """
-    known = set(map(normalised, train))
-    return sum(normalised(text) in known for text in heldout)
-
-
-def names_of(target: Sequence[str]) -> str:
-    """Return how a target is called.
-
-    >>> names_of(("sentiment", "product"))
-    'sentiment × product'
-    """
-    return " × ".join(target)
-
-
 Seconds = dict[str, float]  # wall time by phase
 
 
@@ -213,11 +165,7 @@ class Twin:
 
     @classmethod
     def read(cls, path: Path) -> Twin:
-        """Read a twin and its `privacy.json`, from `share/` or as `--output` leaves them.
-
-        Raises:
-            InputError: the table or its `privacy.json` cannot be read.
-        """
+        """Read a twin and its `privacy.json`, from `share/` or as `--output` leaves them."""
         frame = read_frame(path)
         file = next((f for f in (beside(path)[1], path.with_name(PRIVACY)) if f.is_file()), None)
         if file is None:
@@ -254,15 +202,9 @@ class FinishedRun:
 
     @classmethod
     def read(cls, root: Path, device: str = AUTO) -> FinishedRun:
-        """Read a run folder.
+        """Read a run folder. One that is damaged, or of another format, is refused.
 
-        Args:
-            root: the run folder.
-            device: for everything computed from now on. It belongs to this machine, not to the
-                run's.
-
-        Raises:
-            InputError: there is no such folder, it is damaged, or it is of another format.
+        The device is for everything computed from now on. It is this machine's, not the run's.
         """
         check_file_format(root / "model" / LEDGER)
         try:
@@ -270,11 +212,8 @@ class FinishedRun:
             plan = made_from["plan"]  # what the run chose, where its options left it open
             config = RunConfig.from_dict(made_from)
             chosen = {name: plan[name] for name in ("steps", "batch_size", "learning_rate")}
-            config = replace(
-                config,
-                training=replace(config.training, **chosen),
-                speed=replace(config.speed, device=device),
-            )
+            training = replace(config.training, **chosen)
+            config = replace(config, training=training, speed=replace(config.speed, device=device))
             described = json.loads(read_text(root / "model" / DESCRIPTION))
             schema = Schema.from_dict(described["schema"])
             template = Template.from_dict(described["template"])
@@ -287,26 +226,10 @@ class FinishedRun:
             ) from error
         return cls(root, config, schema, template, labels, made_from.get("reading", {}))
 
-    def public_rows(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """Return a table's rows with the labels that the run gave them. Others are left out."""
-        return public_rows(frame, self.schema, self.labels)
-
     @property
     def internal(self) -> Path:
         """The folder that stays with the owner."""
         return self.root / "internal"
-
-    @property
-    def twin_path(self) -> Path:
-        """The twin in `share/`.
-
-        Raises:
-            InputError: there is none yet.
-        """
-        for ending in FORMATS:
-            if (path := self.root / "share" / f"twin{ending}").is_file():
-                return path
-        raise InputError(f"{self.root}/share holds no twin yet; run `twinset sample {self.root}`")
 
 
 @dataclass(frozen=True)
@@ -321,19 +244,20 @@ class Release:
 
     @classmethod
     def read(cls, path: Path, run: Path | None = None, device: str = AUTO) -> Release:
-        """Read a run folder, or a twin's file with or without its run folder.
-
-        Raises:
-            InputError: something cannot be read, or the device is not there.
-        """
+        """Read a run folder, or a twin's file with or without its run folder."""
         check_device(SpeedConfig(device=device).device, 1)
         # A run folder has a model. Anything else is the file of a twin.
         is_run = (path / "model" / DESCRIPTION).is_file()
         if is_run and run is not None:
             raise InputError(f"{path} is a run folder; `run` is for a twin given as a file")
-        root = run or (path if is_run else None)
+        root, file = run or (path if is_run else None), path
         finished = None if root is None else FinishedRun.read(root, device)
-        file = finished.twin_path if finished is not None and is_run else path
+        if is_run:
+            twins = (path / "share" / f"twin{ending}" for ending in FORMATS)
+            there = [twin for twin in twins if twin.is_file()]
+            if not there:
+                raise InputError(f"{path}/share holds no twin yet; run `twinset sample {path}`")
+            file = there[0]
         twin = Twin.read(file)
         if finished is not None:
             # A CSV guards column names against spreadsheets. The schema has the true ones.
@@ -366,32 +290,15 @@ class Release:
         }
 
 
-@dataclass(frozen=True)
-class RealRows:
-    """Files of real rows, and how they are read."""
-
-    known: Path  # of rows that were trained on
-    others: Path  # of rows that were not
-    # Their text column, or the template that joins several. None: the run's, or a guess.
-    text: str | None
-    layout: Layout  # of the files, where it is not to be detected
-
-
 @contextmanager
 def open_real_rows(
     run: FinishedRun | None, data: Path, others: Path | None, text: str | None, layout: Layout
-) -> Iterator[RealRows]:
-    """Yield rows that were trained on, and others: by default those that the run held out.
+) -> Iterator[tuple[Path, Path, str | None, Layout]]:
+    """Yield files of rows that were trained on, and of others, and how they are read.
 
-    Args:
-        run: made from the table, which is read as it was then. None: there is no run.
-        data: the table, which is taken as it is where others are named.
-        others: real rows that were not trained on. None: those that the run held out.
-        text: see `RealRows`, as for the table.
-        layout: of the table, and of others.
-
-    Raises:
-        InputError: there are none.
+    Others are by default those that the run held out. Then the table is read as the run read it.
+    How rows are read: their text column, or the template that joins several, and the files' layout.
+    None is what the run took, or a guess.
     """
     reading = dict(run.reading) if run is not None else {}
     text = text or reading.get("text")
@@ -401,7 +308,7 @@ def open_real_rows(
     if others is not None:
         # The encoding of one CSV file is a good guess for another, and none for a Parquet file.
         is_alike = format_of(others) == format_of(data)
-        yield RealRows(data, others, text, kept if is_alike else layout)
+        yield data, others, text, kept if is_alike else layout
         return
     if run is None or not (run.internal / HELD_OUT_FILE).is_file():
         raise InputError(
@@ -423,15 +330,11 @@ def open_real_rows(
         found = Path(folder, "trained-on.parquet"), Path(folder, HELD_OUT_FILE)
         for path, records in zip(found, split_held_out(run.root, source), strict=True):
             write_frame(records_to_frame(records), path)
-        yield RealRows(*found, None, Layout())
+        yield *found, None, Layout()
 
 
 def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
-    """Return the records that a run was trained on, and those that it held out.
-
-    Raises:
-        InputError: it held none out, or the table is another one.
-    """
+    """Return the records that a run was trained on, and those that it held out."""
     internal = run / "internal"
     _, records, _ = read_source(source, Silent(), internal)  # where it is large
     trained, held = records.split(kept_rows(internal))
@@ -454,11 +357,7 @@ def public_rows(frame: pd.DataFrame, schema: Schema, rules: LabelRules) -> pd.Da
 
 
 def rows_per_label(twin: pd.DataFrame, schema: Schema) -> dict[Combination, int]:
-    """Count a twin's rows of every combination of the schema.
-
-    Raises:
-        InputError: a column or a label of the twin is not the private table's.
-    """
+    """Count a twin's rows of every combination of the schema, and refuse any other."""
     names = [attribute.name for attribute in schema.attributes]
     choose_columns(twin, schema.text, names, "the twin", [])
     cells = (label_cells(twin[name], f"the twin: column {name!r}") for name in names)

@@ -40,10 +40,10 @@ class TwoThirdsNoise(Step):
 class CrossTermLeftOut(Step):
     """Norms of a tied table as if its two uses were two tables."""
 
-    def add(self, units: Units) -> None:
+    def noiseless(self, units: Units) -> Tensor:
         """See `Step`."""
         self.engine._norms = partial(norms_of_uses_apart, self.engine)  # type: ignore[method-assign]
-        super().add(units)
+        return super().noiseless(units)
 
 
 def norms_of_uses_apart(engine: ClippingEngine, units: int) -> Tensor:

@@ -196,7 +196,6 @@ class Step:
     what its paper claims. All records but the target are in every batch: their draws are
     independent of the target's, so that a guarantee must hold for any of them. Subclasses in
     `evaluation.audit.faults` break one thing each.
-
     """
 
     drawn: ClassVar[float] = 1.0  # times σ: the noise that is drawn
@@ -245,18 +244,14 @@ class Step:
         """Return what an output is divided by. It is public, so the real step's is left out."""
         return 1
 
-    def add(self, units: Units) -> None:
-        """Add the records' clipped gradients to the engine's sums."""
+    def noiseless(self, units: Units) -> Tensor:
+        """Return the flat sum (parameters,) of some records that noise will be added to."""
         ids = self.neighbours.rows[list(units)].flatten(0, 1)  # (2 units, T)
         mask = torch.ones_like(ids, dtype=torch.bool)
         mask[:, 0] = False
         rows, limits = Sequences(ids, mask, self.sequences), self.policy.limits(units)
-        self.engine.add(rows, lambda means, counts: means.sum(1), limits)
-
-    def noiseless(self, units: Units) -> Tensor:
-        """Return the flat sum (parameters,) of some records that noise will be added to."""
         self.engine.zero()
-        self.add(units)
+        self.engine.add(rows, lambda means, counts: means.sum(1), limits)
         return torch.cat([total.flatten() for total in self.engine.sums])
 
     def split(self, flat: Tensor) -> list[Tensor]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ from twinset.files.atomic import write_text
 from twinset.models.device import AUTO, check_device
 from twinset.policies import forms_of, policy_names
 
-from ..findings import about, markdown_table, run_as_command
+from ..findings import about, markdown_table
 from .faults import FAULTS, RELEASE_FAULTS
 from .mechanism import (
     CONFIDENCE,
@@ -35,15 +36,6 @@ from .mechanism import (
 )
 
 RESULTS = Path(__file__).parent / "results"
-# Every registered policy, once for each form that differs, then what a run releases once, and last
-# what is broken on purpose.
-CASES: dict[str, dict[str, Any]] = {
-    f"{policy.noise_policy}, {policy.policy_form}": {"policy": policy}
-    for name in policy_names()
-    for policy in (PolicyConfig(name, found.form) for found in forms_of(name))
-}
-CASES |= {"releases": {}}
-CASES |= {f"fault: {name}": {"fault": name} for name in (*FAULTS, *RELEASE_FAULTS)}
 
 
 @dataclass(frozen=True)
@@ -88,14 +80,16 @@ class MechanismAudit:
         """Return what was found of steps and of releases."""
         return [*self.run_steps(on_output), *self.run_releases(on_output)]
 
-    def run_steps(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
-        """Return what was found for one step and for a run, by the target's privacy weight."""
+    def run_steps(
+        self, on_output: Callable[[], object] = lambda: None, is_single: bool = False
+    ) -> list[Finding]:
+        """Return what was found for a single step and for a run, by the target's privacy weight."""
         findings = []
         for weight in self.weights:
             target = Target(self.policy, self.noise_multiplier, weight)
             step = FAULTS.get(self.fault or "", Step)(worst_case(self.device), target)
             try:
-                for many in ((), (self.steps, self.sample_rate)):
+                for many in ((),) if is_single else ((), (self.steps, self.sample_rate)):
                     taken = step, self.trials, self.delta, on_output
                     findings.append(audit_step(*taken, *many))
             finally:
@@ -143,21 +137,6 @@ def finding_line(finding: Finding) -> str:
     )
 
 
-def audit_case(case: str, trials: int, fault_trials: int, delta: float) -> list[Finding]:
-    """Audit one case once: a policy in full, all releases, or a fault with a single step."""
-    chosen = CASES[case]
-    if chosen.get("fault") in FAULTS:
-        step = FAULTS[chosen["fault"]](worst_case(), Target())
-        try:
-            return [audit_step(step, fault_trials, delta, lambda: None)]
-        finally:
-            step.engine.close()
-    audit = MechanismAudit(
-        trials=fault_trials if "fault" in chosen else trials, delta=delta, **chosen
-    )
-    return audit.run_steps() if "policy" in chosen else audit.run_releases()
-
-
 def main(
     repetitions: Annotated[int, typer.Option(min=1)] = 20,
     trials: Annotated[int, typer.Option(min=100)] = 3000,
@@ -166,10 +145,22 @@ def main(
     output: Path = RESULTS / "mechanism.md",
 ) -> None:
     """Audit everything many times over: about an hour on one core."""
+    # Every registered policy, once for each form that differs, then what a run releases once, and
+    # last what is broken on purpose, by a single step.
+    cases: dict[str, Callable[[], list[Finding]]] = {}
+    for policy in policy_names():
+        for form in (found.form for found in forms_of(policy)):
+            audit = MechanismAudit(PolicyConfig(policy, form), trials=trials, delta=delta)
+            cases[f"{policy}, {form}"] = audit.run_steps
+    cases["releases"] = MechanismAudit(trials=trials, delta=delta).run_releases
+    for fault in (*FAULTS, *RELEASE_FAULTS):
+        audit = MechanismAudit(fault=fault, trials=fault_trials, delta=delta)
+        single = partial(audit.run_steps, is_single=True)
+        cases[f"fault: {fault}"] = single if fault in FAULTS else audit.run_releases
     rows = []
-    for case in CASES:
+    for case, run in cases.items():
         typer.echo(case, err=True)
-        rounds = [audit_case(case, trials, fault_trials, delta) for _ in range(repetitions)]
+        rounds = [run() for _ in range(repetitions)]
         for found in zip(*rounds, strict=True):
             bounds, claimed = [finding.lower_bound for finding in found], found[0].claimed
             covered = claimed if found[0].guaranteed is None else found[0].guaranteed
@@ -197,4 +188,4 @@ def main(
 
 
 if __name__ == "__main__":
-    run_as_command(main)
+    typer.run(main)

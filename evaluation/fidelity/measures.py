@@ -21,19 +21,19 @@ import pandas as pd
 from twinset.errors import InputError
 from twinset.table.columns import label_cells, text_cells
 
-from ..findings import Histogram, Measured, Score
-from ..release import TWIN, Tables
-from ..utility.classifiers import encode_tables
-from ..utility.dp_classifiers import Encoder
-from .embeddings import frechet_distance, mauve, precision_recall
+from ..findings import Histogram, Measured, Score, proportion
+from ..release import TWIN, Tables, normalised
+from ..utility.classifiers import Encode, encode_tables
 from .texts import (
     PERPLEXITY_ROWS,
     diversity_scores,
     drawable_ngrams,
-    duplicate_rate,
+    frechet_distance,
     jackknife,
     length_histogram,
     length_scores,
+    mauve,
+    precision_recall,
     public_perplexity,
     self_bleu,
     split_words,
@@ -51,7 +51,7 @@ EMBEDDED_ROWS = 1_000  # MiniLM reads some hundred a second on one core
 
 def fidelity(
     tables: Tables,
-    encoder: Encoder | None,
+    encode: Encode | None,
     *,
     seed: int,
     progress: Progress,
@@ -60,17 +60,9 @@ def fidelity(
     """Measure a twin against train, and held-out rows as a twin that cannot be bettered.
 
     Read each of the twin's scores beside the one of the held-out rows ("real, a second sample"): a
-    twin whose interval meets that one's is as faithful as real rows are.
-
-    Args:
-        tables: the twin, the rows it was made from, and other rows from the same source.
-        encoder: makes the embeddings. None leaves out what is measured by them.
-        seed: draws rows and clusters.
-        progress: is notified of the slow parts.
-        public_model: causal LM and its tokenizer, for perplexity. Not measured without.
-
-    Raises:
-        InputError: a table has no text.
+    twin whose interval meets that one's is as faithful as real rows are. Without `encode` what is
+    measured by embeddings is left out, and perplexity without a public causal LM and its tokenizer.
+    The seed draws rows and clusters.
     """
     frames = {TWIN: tables.twin, TRAIN: tables.train, SECOND: tables.heldout}
     frames = {name: f.sample(frac=1, random_state=seed) for name, f in frames.items()}
@@ -93,7 +85,10 @@ def fidelity(
         found += [(name, score) for score in length_scores(lengths[name])]
         found += [(name, score) for score in diversity_scores(rows[name][:size], drawn)]
         found.append((name, self_bleu(rows[name], size)))
-        found.append((name, duplicate_rate(each[: len(texts[TWIN])])))
+        # Rows that repeat an earlier one, in lower-cased letters and digits.
+        some = each[: len(texts[TWIN])]
+        repeated = len(some) - len({normalised(text) for text in some})
+        found.append((name, proportion("duplicate rate", repeated, len(some), "match")))
         progress.count("tables searched for repetition", done, len(texts))
     if public_model is not None:
         model, tokenizer = public_model
@@ -102,27 +97,36 @@ def fidelity(
             some = each[:PERPLEXITY_ROWS]
             found.append((name, public_perplexity(some, model, tokenizer, reading)))
     # The twin's may be published: they are computed from the release alone.
-    measured = [
-        Measured(
-            "fidelity",
-            replace(score, where="release alone") if name == TWIN else score,
-            {"rows": name},
-        )
-        for name, score in found
-        if score is not None
-    ]
+    measured: list[Measured] = []
+    for name, score in found:
+        if score is not None:
+            score = replace(score, where="release alone") if name == TWIN else score
+            measured.append(Measured("fidelity", score, {"rows": name}))
 
     # Labels, words and embeddings, on equally many rows of all three.
+    histograms = [length_histogram(lengths)]
     for attribute in tables.attributes:
-        labels = cut_to_equal({n: label_values(f[attribute]) for n, f in frames.items()})
-        for name in (TWIN, SECOND) if labels[TRAIN] else ():
-            distance = label_distance(labels[name], labels[TRAIN])
+        labels: dict[str, list[str]] = {}  # by table, those of the rows that have one
+        for name, frame in frames.items():
+            found_labels = label_cells(frame[attribute], f"column {attribute!r}")
+            labels[name] = [str(label) for label in found_labels if label is not None]
+        equal = cut_to_equal(labels)
+        for name in (TWIN, SECOND) if equal[TRAIN] else ():
+            distance = label_distance(equal[name], equal[TRAIN])
             measured.append(Measured("fidelity", distance, {"rows": name, "label": attribute}))
+        # Numbers come first and in their order.
+        names = pd.Series(sorted(set().union(*labels.values())), dtype=object)
+        numbers = pd.to_numeric(names, errors="coerce").fillna(np.inf)
+        bins = names[np.argsort(numbers, kind="stable")].tolist()
+        often = {name: Counter(each) for name, each in labels.items()}
+        series = {n: [c[label] / max(1, c.total()) for label in bins] for n, c in often.items()}
+        title = f"labels: {attribute}"
+        histograms.append(Histogram("fidelity", title, attribute, bins, series))
     cut = cut_to_equal(texts, VOCABULARY_ROWS)
     words = {name: [split_words(text) for text in each] for name, each in cut.items()}
     vectors: dict[str, np.ndarray] = {}  # (N, d) each
-    if encoder is not None:
-        vectors = encode_tables(encoder, cut_to_equal(texts, EMBEDDED_ROWS), progress)
+    if encode is not None:
+        vectors = encode_tables(encode, cut_to_equal(texts, EMBEDDED_ROWS), progress)
     for name in (TWIN, SECOND):
         scores: list[Score | None] = [*vocabulary_scores(words[name], words[TRAIN])]
         if vectors:
@@ -130,8 +134,7 @@ def fidelity(
             scores += [mauve(ours, real, seed), *precision_recall(ours, real)]
             scores.append(frechet_distance(ours, real))
         measured += [Measured("fidelity", s, {"rows": name}) for s in scores if s is not None]
-    histograms = [label_histogram(frames, attribute) for attribute in tables.attributes]
-    return measured, [length_histogram(lengths), *histograms]
+    return measured, histograms
 
 
 def cut_to_equal(
@@ -141,25 +144,6 @@ def cut_to_equal(
     rows = min(map(len, tables.values()))
     rows = rows if most is None else min(rows, most)
     return {name: list(each[:rows]) for name, each in tables.items()}
-
-
-def label_values(column: pd.Series) -> list[str]:
-    """Return the labels of the rows that have one, written as strings."""
-    cells = label_cells(column, f"column {str(column.name)!r}")
-    return [str(cell) for cell in cells if cell is not None]
-
-
-def label_histogram(tables: Mapping[str, pd.DataFrame], attribute: str) -> Histogram:
-    """Return the share of each label in each table. Numbers come first and in their order."""
-    found = {name: Counter(label_values(frame[attribute])) for name, frame in tables.items()}
-    names = pd.Series(sorted(set().union(*found.values())), dtype=object)
-    numbers = pd.to_numeric(names, errors="coerce").fillna(np.inf)
-    bins = names[np.argsort(numbers, kind="stable")].tolist()
-    series = {
-        name: [often[label] / max(1, often.total()) for label in bins]
-        for name, often in found.items()
-    }
-    return Histogram("fidelity", f"labels: {attribute}", attribute, bins, series)
 
 
 def label_distance(labels: Sequence[str], train: Sequence[str]) -> Score:

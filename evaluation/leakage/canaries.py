@@ -124,24 +124,15 @@ def draw_canaries(
     """Draw secrets, labels, and which sentence is planted how often, by the seed alone.
 
     There are `each` canaries of every number of copies, and each sentence is for one canary.
-
-    Raises:
-        ValueError: there are fewer sentences than canaries wanted.
     """
-    if len(copies) * each > len(formats):
-        raise ValueError(f"there are {len(formats)} sentences; each is for one canary")
     rng = np.random.default_rng(seed)
     mixed = [formats[place] for place in rng.permutation(len(formats))]
     often = [number for number in copies for _ in range(each)]
-    return [
-        Canary(
-            sentence,
-            secret=int(rng.integers(sentence.space)),
-            label=combinations[int(rng.integers(len(combinations)))],
-            copies=number,
-        )
-        for sentence, number in zip(mixed, often, strict=False)
-    ]
+    found = []
+    for sentence, number in zip(mixed[: len(often)], often, strict=True):
+        secret, label = (int(rng.integers(n)) for n in (sentence.space, len(combinations)))
+        found.append(Canary(sentence, secret, combinations[label], number))
+    return found
 
 
 def plant(
@@ -184,35 +175,26 @@ class Exposure:
     method: str = EXACT  # how the rank was found
 
     @property
-    def space(self) -> int:
-        """|R|."""
-        return self.canary.format.space
-
-    @property
     def bits(self) -> float:
         """The exposure."""
-        return math.log2(self.space) - math.log2(self.rank)
+        return math.log2(self.canary.format.space) - math.log2(self.rank)
 
 
 def exposure(
-    model: Any,
-    tokenizer: Any,
-    prompt: Sequence[int],
-    canary: Canary,
-    seed: int = 0,
+    model: Any, tokenizer: Any, prompt: Sequence[int], canary: Canary, seed: int = 0
 ) -> Exposure:
     """Rank the secret among all candidates by their likelihood behind the prompt.
 
     The prompt is that of the label that the canary was planted with. A space of more than
     `LARGEST_SPACE` secrets is extrapolated to from `SAMPLED` others.
     """
-    space = canary.format.space
-    if space <= LARGEST_SPACE:
-        losses = candidate_losses(model, tokenizer, prompt, canary.format.candidates())
+    asked = model, tokenizer, prompt
+    if canary.format.space <= LARGEST_SPACE:
+        losses = candidate_losses(*asked, canary.format.candidates())
         return Exposure(canary, expected_rank(losses, canary.secret))
-    texts = [canary.text, *canary.other_texts(SAMPLED, seed)]
-    losses = candidate_losses(model, tokenizer, prompt, texts)
-    return Exposure(canary, *extrapolated_rank(losses[1:], float(losses[0]), space))
+    losses = candidate_losses(*asked, [canary.text, *canary.other_texts(SAMPLED, seed)])
+    rank = extrapolated_rank(losses[1:], float(losses[0]), canary.format.space)
+    return Exposure(canary, *rank)
 
 
 def extrapolated_rank(sample: np.ndarray, loss: float, space: int) -> tuple[float, str]:
@@ -290,42 +272,38 @@ def candidate_losses(
     return losses
 
 
-class Bigrams:
-    """A bigram model of released rows, with add-one smoothing over its words and one more."""
+def rank_in_rows(
+    tokenizer: Any, texts: Sequence[str], canaries: Sequence[Canary], seed: int
+) -> list[Exposure]:
+    """Rank canaries' secrets by what was released alone (Meeus et al. 2025, section 3).
 
-    def __init__(self, tokenizer: Any, texts: Sequence[str]) -> None:
-        self._tokenizer = tokenizer
-        rows = self._tokens(texts)
-        self._pairs = Counter(pair for row in rows for pair in pairwise(row))
-        self._first = Counter(first for row in rows for first in row[:-1])
-        self._kinds = len({token for row in rows for token in row}) + 1
+    By a bigram model of the released rows, with add-one smoothing over its words and one more.
+    Where a space is larger than `ECHOED`, that many candidates drawn by the seed stand for the
+    rest. No more than log2 of their number can be seen then.
+    """
 
-    def losses(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the negative log-likelihood of each text: (N,), in nats."""
-        found = np.zeros(len(texts))
-        for number, row in enumerate(self._tokens(texts)):
-            for first, second in pairwise(row):
-                found[number] += math.log(self._first[first] + self._kinds)
-                found[number] -= math.log(self._pairs[first, second] + 1)
-        return found
-
-    def rank(self, canary: Canary, seed: int) -> Exposure:
-        """Rank a canary's secret by what was released alone.
-
-        Source: Meeus et al. 2025, section 3. Where the space is larger than `ECHOED`, that many
-        candidates drawn by the seed stand for the rest. No more than log2 of their number can be
-        seen then.
-        """
-        space = canary.format.space
-        if space <= ECHOED:
-            losses = self.losses(canary.format.candidates())
-            return Exposure(canary, expected_rank(losses, canary.secret), f"{EXACT}, {BIGRAMS}")
-        losses = self.losses([canary.text, *canary.other_texts(ECHOED - 1, seed)])
-        rank = expected_rank(losses, 0) / ECHOED * space
-        return Exposure(canary, rank, f"rank among {ECHOED} candidates, {BIGRAMS}")
-
-    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+    def split(texts: Sequence[str]) -> list[list[int]]:
         """Return tokens as in training: a space before each text, and a mark for its beginning."""
         spaced = [" " + text for text in texts]
-        encoded = self._tokenizer(spaced, add_special_tokens=False)["input_ids"]
+        encoded = tokenizer(spaced, add_special_tokens=False)["input_ids"]
         return [[-1, *ids] for ids in encoded]
+
+    rows = split(texts)
+    pairs = Counter(pair for row in rows for pair in pairwise(row))
+    firsts = Counter(first for row in rows for first in row[:-1])
+    kinds = len({token for row in rows for token in row}) + 1
+    found = []
+    for canary in canaries:
+        space, method = canary.format.space, f"{EXACT}, {BIGRAMS}"
+        if space <= ECHOED:
+            candidates, place = canary.format.candidates(), canary.secret
+        else:
+            candidates, place = [canary.text, *canary.other_texts(ECHOED - 1, seed)], 0
+            method = f"rank among {ECHOED} candidates, {BIGRAMS}"
+        losses = np.zeros(len(candidates))  # nats
+        for number, row in enumerate(split(candidates)):
+            for one, two in pairwise(row):
+                losses[number] += math.log(firsts[one] + kinds) - math.log(pairs[one, two] + 1)
+        rank = expected_rank(losses, place) / len(candidates) * space
+        found.append(Exposure(canary, rank, method))
+    return found

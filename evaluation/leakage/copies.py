@@ -22,15 +22,14 @@ from twinset.progress import Progress
 from twinset.table.ngrams import Words, mixed, number_words, rows_sharing_a_run
 
 from ..findings import Measured, Score, proportion
-from ..utility.classifiers import encode_tables
-from ..utility.dp_classifiers import Encoder
+from ..utility.classifiers import Encode, encode_tables
 
 RUN = 8  # words of a run that is hardly shared by chance
 TRAIN, HELDOUT = "train", "held-out"
 SAMPLE = "train, as many rows as held-out"
 SHINGLE_WORDS = 3  # a shorter row is its own shingle
 SIMILARITY = 0.8  # of near-duplicates
-PAIRS_AT_ONCE = 1 << 16  # candidates compared together: about 100 MB with rows of 60 words
+PAIRS_AT_ONCE = 1 << 21  # compared together: about 100 MB
 SMALLEST = 1e-3  # distances below, or that differ by less, are rounding: 4e-4 in float32
 PERCENTILE = 0.05
 
@@ -39,21 +38,16 @@ def overlap(
     twin_texts: Sequence[str],
     train_texts: Sequence[str],
     heldout_texts: Sequence[str],
-    encoder: Encoder | None,
+    encode: Encode | None,
     *,
     seed: int,
     progress: Progress,
 ) -> list[Measured]:
     """Measure what a twin shares with train and, as reference, with held-out.
 
-    `seed` draws the samples that make tables equal. Without an encoder distances are left out.
-
-    Returns:
-        Scores with the place {"against": "train", "held-out" or "train, as many rows as held-out"}.
-        The last only where train is larger. Distances against equal tables only.
-
-    Raises:
-        InputError: a table has no row.
+    `seed` draws the samples that make tables equal. Without `encode` distances are left out.
+    Scores have the place {"against": "train", "held-out" or "train, as many rows as held-out"}, the
+    last only where train is larger. Distances are against equal tables only.
     """
     for name, texts in (("twin", twin_texts), (TRAIN, train_texts), (HELDOUT, heldout_texts)):
         if not len(texts):
@@ -75,14 +69,14 @@ def overlap(
         for score in (*verbatim_scores(twin, words), near):
             measured.append(Measured("leakage", score, {"against": name}))
         progress.count("tables compared", done, len(tables))
-    if encoder is None:
+    if encode is None:
         return measured
 
     # A distance alone says nothing: a good twin is near all rows of its kind. So nothing is shown
     # but train beside held-out, of equal size.
     equal = SAMPLE if SAMPLE in tables else TRAIN
     wanted = {"twin": twin_texts, equal: tables[equal], HELDOUT: tables[HELDOUT]}
-    vectors = encode_tables(encoder, wanted, progress)  # (N, d) each
+    vectors = encode_tables(encode, wanted, progress)  # (N, d) each
     train, heldout = (Nearest.find(vectors["twin"], vectors[name]) for name in (equal, HELDOUT))
     for score, against in (
         (share_nearer(train, heldout), equal),
@@ -121,10 +115,9 @@ def verbatim_scores(twin: Words, other: Words) -> tuple[Score, Score]:
 def near_duplicates(twin: Words, other: Words) -> np.ndarray:
     """Return which rows of a twin are near-duplicates of a row of the other table: (rows,) bool.
 
-    Near is a Jaccard similarity of at least 0.8 between the sets of runs of three words. Two such
-    sets share at least four fifths of either, and so one of the rarest shingles of both: only pairs
-    that do are compared (prefix filter; Bayardo et al. 2007, "Scaling Up All Pairs Similarity
-    Search"). So all near-duplicates are found, and no others. Rows without words are near to none.
+    Near is a Jaccard similarity of at least 0.8 between the sets of runs of three words. All pairs
+    that share a run are compared, so all near-duplicates are found, and no others. Rows without
+    words are near to none.
     """
     shingles = []  # codes and rows: all runs of three words, and each shorter row as a whole
     for words in (twin, other):
@@ -135,40 +128,24 @@ def near_duplicates(twin: Words, other: Words) -> np.ndarray:
             alone = np.isin(holders, words.row[first & (words.left == length)])
             found.append((mixed(codes[alone] ^ np.uint64(length)), holders[alone]))
         shingles.append([np.concatenate(parts) for parts in zip(*found, strict=True)])
-    # Shingles are numbered by how often both tables have them, the rarest first.
-    everything = np.concatenate([codes for codes, _ in shingles])
-    _, numbers, often = np.unique(everything, return_inverse=True, return_counts=True)
-    ranks: np.ndarray = np.argsort(np.argsort(often, kind="stable"))[numbers]
-    tables, heads, backs = [], [], []
+    kinds, numbers = np.unique(np.concatenate([c for c, _ in shingles]), return_inverse=True)
+    tables: list[csr_array] = []  # (rows, shingles), 1 where a row has a shingle
     for words, (codes, holders) in zip((twin, other), shingles, strict=True):
-        column, ranks = ranks[: len(codes)], ranks[len(codes) :]
+        column, numbers = numbers[: len(codes)], numbers[len(codes) :]
         ones = np.ones(len(codes), dtype=np.int64)
-        sets = csr_array((ones, (holders, column)), shape=(words.rows, len(often)))
-        sets.data[:] = 1  # a shingle that a row has twice counts once
-        # Rows of equal sets are compared once: a sum of hashes tells sets apart.
-        signs = sets.astype(np.uint64) @ mixed(np.arange(len(often), dtype=np.uint64))
-        _, chosen, back = np.unique(signs, return_index=True, return_inverse=True)
-        sets = sets[chosen]
-        # Of each set so many of its rarest shingles that a near one must have one of them.
-        sizes: np.ndarray = np.diff(sets.indptr)
-        kept = np.where(sizes > 0, sizes - np.ceil(SIMILARITY * sizes - 1e-9) + 1, 0)
-        head, within = sets.copy(), np.arange(sets.nnz) - np.repeat(sets.indptr[:-1], sizes)
-        head.data *= within < np.repeat(kept, sizes)
-        head.eliminate_zeros()
-        tables.append(sets)
-        heads.append(head)
-        backs.append(back)
-    our_sizes, their_sizes = (np.diff(table.indptr) for table in tables)
-    near = np.zeros(tables[0].shape[0], dtype=bool)
-    work = heads[0] @ np.bincount(heads[1].indices, minlength=len(often))  # candidates of each row
+        tables.append(csr_array((ones, (holders, column)), shape=(words.rows, len(kinds))))
+        tables[-1].data[:] = 1  # a shingle that a row has twice counts once
+    ours, theirs = tables
+    our_sizes, their_sizes = np.diff(ours.indptr), np.diff(theirs.indptr)
+    near = np.zeros(twin.rows, dtype=bool)
+    # Rows are compared in blocks of so many pairs that share a shingle.
+    work = ours @ np.bincount(theirs.indices, minlength=len(kinds))
     cuts = np.flatnonzero(np.diff(work.cumsum() // PAIRS_AT_ONCE)) + 1
-    for rows in np.split(np.arange(len(near)), cuts):
-        pairs = (heads[0][rows] @ heads[1].T).tocoo()
-        one, two = rows[pairs.row], pairs.col
-        shared = tables[0][one].multiply(tables[1][two]).sum(1)
-        union = our_sizes[one] + their_sizes[two] - shared
-        near[one[shared / union >= SIMILARITY]] = True
-    return np.asarray(near[backs[0]])
+    for rows in np.split(np.arange(twin.rows), cuts):
+        shared = (ours[rows] @ theirs.T).tocoo()  # how many shingles each pair has in common
+        union = our_sizes[rows[shared.row]] + their_sizes[shared.col] - shared.data
+        near[rows[shared.row[shared.data / union >= SIMILARITY]]] = True
+    return near
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from twinset.sampling.twin_model import TwinModel
 from twinset.table.records import Records
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length, tokenise
 
+from ..utility.classifiers import Encode
 from .roc import MODEL, RELEASED, Attack
 
 MIN_K = 20  # %: the share of a row's tokens, least likely first, that Min-K% looks at
@@ -39,8 +40,6 @@ MEMORY = 64  # MiB of similarities compared at once
 _UNREADABLE = 1e6  # nats of a token whose probability is no number: the model diverged
 _LARGEST = 700.0  # nats; e to a larger power is no float
 _BUCKETS = 2**22  # of the hash; two n-grams of 10 million words seldom share one within a row
-
-Encode = Callable[[Sequence[str]], np.ndarray]  # (N, d) unit vectors, as of SentenceEncoder.encode
 
 
 @dataclass(frozen=True)
@@ -104,20 +103,10 @@ def model_attacks(
     """Score members and non-members by the loss, zlib ratio, Min-K % and calibrated loss.
 
     The loss by compressed length is that of the whole row. A mean per token over the length, as
-    published for texts of one length, would rank rows of many lengths by their length.
+    published for texts of one length, would rank rows of many lengths by their length. `base` is
+    what the model was before fine-tuning. Without it the calibrated loss is left out.
 
-    Args:
-        twin: the model attacked.
-        base: what it was before fine-tuning. Without it the calibrated loss is left out.
-        members: rows it was trained on.
-        non_members: rows of the same kind that it was not trained on.
-        progress: is notified of how many rows are read.
-
-    Returns:
-        The attacks, and notes.
-
-    Raises:
-        InputError: rows whose labels the model was not trained with.
+    Returns the attacks, and notes. Refuses rows whose labels the model was not trained with.
     """
     progress = progress or Silent()
     names = [attribute.name for attribute in twin.schema.attributes]
@@ -130,12 +119,8 @@ def model_attacks(
             raise InputError(
                 f"{who} have label values that the model was not trained with; leave these rows out"
             )
-    rows = replace(
-        members,
-        texts=[*members.texts, *non_members.texts],
-        labels=[*members.labels, *non_members.labels],
-        schema=twin.schema,
-    )
+    texts, labels = ([*members.texts, *non_members.texts], [*members.labels, *non_members.labels])
+    rows = replace(members, texts=texts, labels=labels, schema=twin.schema)
     context = context_length(twin.model)
     tokens = tokenise(rows, twin.template, twin.tokenizer, context, twin.text_tokens)
     reading = partial(progress.count, "rows read by the twin's model")
@@ -189,14 +174,8 @@ def text_attacks(
         last = max(1, len(words) - NGRAM_WORDS + 1) if words else 0
         return [" ".join(words[start : start + NGRAM_WORDS]) for start in range(last)]
 
-    vectoriser = HashingVectorizer(
-        analyzer=cut_ngrams,
-        n_features=_BUCKETS,
-        binary=True,
-        alternate_sign=False,
-        norm="l2",
-        dtype=np.float32,
-    )
+    kinds: dict[str, Any] = {"binary": True, "alternate_sign": False, "dtype": np.float32}
+    vectoriser = HashingVectorizer(analyzer=cut_ngrams, n_features=_BUCKETS, norm="l2", **kinds)
     spaces: dict[str, Callable[[Sequence[str]], Any]] = {
         f"nearest twin row by {NGRAM_WORDS}-grams": vectoriser.transform
     }

@@ -17,6 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ EMAIL, PHONE, CARD = "e-mail address", "telephone number", "card number"
 ID, NAME = "id number", "person's name"
 KINDS = (EMAIL, PHONE, CARD, ID, NAME)
 OCCURRENCES = {"1": range(1, 2), "2–9": range(2, 10), "10+": range(10, 2**63)}
-ANY = {"1+": range(1, 2**63)}
+
 PLANTED = "found where it was planted"
 PersonalData = dict[str, Counter[str]]  # kind → value → rows that hold it
 
@@ -76,11 +77,7 @@ _DATE = re.compile(r"\d{4}[/-]\d\d?[/-]\d\d?|\d\d?[/-]\d\d?[/-]\d{2,4}|\d{4}[/-]
 
 
 def digits_of(text: str) -> str:
-    """Return a text's digits.
-
-    >>> digits_of("(713) 555-0199")
-    '7135550199'
-    """
+    """Return a text's digits."""
     return "".join(filter(str.isdecimal, text))
 
 
@@ -100,19 +97,14 @@ def has_check_digit(text: str) -> bool:
     return (sum(map(int, digits[::-2])) + sum(doubled)) % 10 == 0
 
 
-def _plain_code(text: str) -> str:
-    """Return letters and digits as capitals."""
-    return "".join(filter(str.isalnum, text)).upper()
-
-
 # In the order in which they are looked for: a kind, its pattern, what else must hold of a match,
 # and its one way of writing. Telephone numbers lose America's country code.
 _FINDERS: tuple[tuple[str, re.Pattern[str], Callable[[str], object], Callable[[str], str]], ...] = (
     (EMAIL, _EMAIL, bool, str.casefold),
-    (CARD, _CARD, has_check_digit, _plain_code),
-    (ID, _IBAN, bool, _plain_code),
+    (CARD, _CARD, has_check_digit, digits_of),
+    (ID, _IBAN, bool, lambda text: re.sub(r"\W", "", text)),
     (PHONE, _PHONE, is_phone, lambda text: re.sub(r"^1(?=\d{10}$)", "", digits_of(text))),
-    (ID, _ID, lambda text: not _DATE.fullmatch(text), _plain_code),
+    (ID, _ID, lambda text: not _DATE.fullmatch(text), lambda text: re.sub(r"\W", "", text).upper()),
 )
 
 
@@ -146,9 +138,6 @@ def names_in(texts: Sequence[str]) -> Iterator[list[Span]]:
     """Yield where people's names of two words or more stand in each text.
 
     Of a text of more than a million characters the end is not read.
-
-    Raises:
-        InputError: the libraries that find names are not installed.
     """
     if find_spec("spacy") is None or find_spec(PIPELINE) is None:
         raise InputError("finding people's names needs pip install 'twinset[pii]'")
@@ -168,29 +157,15 @@ def _plain_words(text: str) -> str:
 
 
 def mean_reciprocal_rank(
-    twin: TwinModel,
-    records: Records,
-    rows: str,
-    *,
-    seed: int,
-    progress: Progress,
+    twin: TwinModel, records: Records, rows: str, *, seed: int, progress: Progress
 ) -> list[Measured]:
     """Measure how early the model thinks of the people named in texts.
 
     A name's reciprocal rank is the mean, over its tokens, of 1 / the token's rank in the whole
     vocabulary, behind all that stands before it. The mean is over every mention. Range 0 to 1. Good
     is the value of held-out rows: 1 means that every name is known by heart. A name that training
-    cut off is not asked for: the model never saw it. Without names there is no score.
-
-    Args:
-        twin: the model and its prompts.
-        records: whose names.
-        rows: what they are, for the place: "train", "held-out".
-        seed: of the bootstrap over texts.
-        progress: notified of how many texts are read.
-
-    Raises:
-        InputError: the libraries that find names are not installed.
+    cut off is not asked for: the model never saw it. Without names there is no score. `rows` says
+    what the records are, "train" or "held-out". The seed is of the bootstrap over texts.
     """
     prompts = prompt_tokens(twin.template, twin.schema.combinations, twin.tokenizer)
     ranks: list[list[float]] = []  # by text, of each of its names
@@ -229,12 +204,7 @@ def mean_reciprocal_rank(
 
 
 def phone_exposure(
-    twin: TwinModel,
-    records: Records,
-    rows: str,
-    *,
-    seed: int,
-    progress: Progress,
+    twin: TwinModel, records: Records, rows: str, *, seed: int, progress: Progress
 ) -> list[Measured]:
     """Measure the exposure of telephone numbers among all of the same format.
 
@@ -245,21 +215,14 @@ def phone_exposure(
     """
     prompts = prompt_tokens(twin.template, twin.schema.combinations, twin.tokenizer)
     rng, texts = np.random.default_rng(seed), [text.strip() for text in records.texts]
-    found = [
-        (row, match.span())
-        for row, text in enumerate(texts)
-        for match in _PHONE.finditer(text)
-        if is_phone(match.group())
-    ]
+    matches = ((row, match) for row, text in enumerate(texts) for match in _PHONE.finditer(text))
+    found = [(row, match.span()) for row, match in matches if is_phone(match.group())]
     chosen = [found[i] for i in sorted(rng.permutation(len(found))[:MOST].tolist())]
     bits: dict[tuple[int, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for done, (row, (start, end)) in enumerate(chosen, start=1):
         progress.count("telephone numbers scored", done, len(chosen))
-        head, number, prompt = (
-            texts[row][:start],
-            texts[row][start:end],
-            prompts[records.labels[row]],
-        )
+        head, number = texts[row][:start], texts[row][start:end]
+        prompt = prompts[records.labels[row]]
         budget = min(twin.text_tokens - 1, context_length(twin.model) - len(prompt))
         if len(twin.tokenizer.encode(f" {head}{number}", add_special_tokens=False)) > budget:
             continue
@@ -300,26 +263,22 @@ def _mean_over_texts(name: str, by_text: list[list[float]], maximum: float, seed
 
 
 def replay(
-    twin_texts: Sequence[str],
-    train_texts: Sequence[str],
-    heldout_texts: Sequence[str],
-    *,
-    progress: Progress,
+    twin: Sequence[str], train: Sequence[str], heldout: Sequence[str], *, progress: Progress
 ) -> tuple[list[Measured], list[str]]:
-    """Measure how many of the personal data in train stand in the twin.
+    """Measure how many of the personal data in train's texts stand in the twin's.
 
     Each score is a share, 0 to 1. Compare "train only" with "held-out only": a twin that leaks
     nothing holds as many of either. A place names the kind, the rows that hold the value, and how
     many of them do. Empty groups are left out. Notes tell what could not be measured.
     """
     private: dict[str, PersonalData] = {}
-    for rows, texts in (("train", train_texts), ("held-out", heldout_texts)):
+    for rows, texts in (("train", train), ("held-out", heldout)):
         private[rows] = {kind: Counter() for kind in KINDS if kind != NAME}
         for text in texts:  # a row counts once, however often it says a value
             for kind, value in set(numbers_in(text)):
                 private[rows][kind][value] += 1
-    written = {value for text in twin_texts for _, value in numbers_in(text)}
-    notes, texts, names = [], [*train_texts, *heldout_texts], []
+    written = {value for text in twin for _, value in numbers_in(text)}
+    notes, texts, names = [], [*train, *heldout], []
     try:
         for done, (text, spans) in enumerate(zip(texts, names_in(texts), strict=True), start=1):
             names.append({_plain_words(text[start:end]) for start, end in spans})
@@ -328,21 +287,19 @@ def replay(
     except InputError as error:
         notes.append(f"Replayed names were not counted: {error}.")
     else:
-        train = len(train_texts)
-        private["train"][NAME] = Counter(n for row in names[:train] for n in row)
-        private["held-out"][NAME] = Counter(n for row in names[train:] for n in row)
-        written |= find_values(twin_texts, set().union(*names))
-    measured = [m for kind in private["train"] for m in _replayed(kind, private, written)]
+        private["train"][NAME] = Counter(n for row in names[: len(train)] for n in row)
+        private["held-out"][NAME] = Counter(n for row in names[len(train) :] for n in row)
+        written |= find_values(twin, set().union(*names))
     if absent := [kind for kind, values in private["train"].items() if not values]:
         notes.append(f"Train holds none of these, so none can be replayed: {', '.join(absent)}.")
-    few, many = sorted((len(train_texts), len(heldout_texts)))
+    few, many = sorted((len(train), len(heldout)))
     if many > UNEQUAL * few:
         notes.append(
-            f"Train has {len(train_texts):,} rows and held-out {len(heldout_texts):,}: what stands "
-            "in one row of the smaller is commoner than what stands in one of the larger, so "
-            "chance is only roughly known."
+            f"Train has {len(train):,} rows and held-out {len(heldout):,}: what stands in one row "
+            "of the smaller is commoner than what stands in one of the larger, so chance is only "
+            "roughly known."
         )
-    return measured, notes
+    return list(_replayed(private, written, OCCURRENCES)), notes
 
 
 def replay_planted(
@@ -365,9 +322,8 @@ def replay_planted(
                 private[name][kind.replace("_", " ")][_plain_words(value)] += 1
     known = {v for found in private.values() for values in found.values() for v in values}
     written, there = find_values(twin_texts, known), find_values(train_texts, known)
-    measured: list[Measured] = []
+    measured = list(_replayed(private, written, {"1+": range(1, 2**63)}))
     for kind, values in private["train"].items():
-        measured += _replayed(kind, private, written, ANY)
         score = proportion(PLANTED, len(values.keys() & there), len(values))
         measured.append(Measured("leakage", score, {"kind": kind, "rows": "train"}))
     return measured
@@ -386,20 +342,17 @@ def find_values(texts: Iterable[str], values: set[str]) -> set[str]:
 
 
 def _replayed(
-    kind: str,
-    private: dict[str, PersonalData],
-    written: set[str],
-    bands: Mapping[str, range] = OCCURRENCES,
+    private: dict[str, PersonalData], written: set[str], bands: Mapping[str, range]
 ) -> Iterator[Measured]:
-    """Yield the share of values of a kind that are written in the twin, by source and band."""
-    train, heldout = private["train"][kind], private["held-out"][kind]
-    sources = {
-        "train": train,
-        "train only": {v: n for v, n in train.items() if v not in heldout},
-        "held-out only": {v: n for v, n in heldout.items() if v not in train},
-    }
-    for rows, values in sources.items():
-        for occurrences, band in bands.items():
+    """Yield the share of values that are written in the twin, by kind, source and band."""
+    for kind, train in private["train"].items():
+        heldout = private["held-out"][kind]
+        sources = {
+            "train": train,
+            "train only": {v: n for v, n in train.items() if v not in heldout},
+            "held-out only": {v: n for v, n in heldout.items() if v not in train},
+        }
+        for (rows, values), (occurrences, band) in product(sources.items(), bands.items()):
             hits = [value in written for value, n in values.items() if n in band]
             if hits:
                 score = proportion("replayed", sum(hits), len(hits), "minimise")

@@ -7,15 +7,30 @@ intervals for an effect size measure based on the Mann-Whitney statistic. Part 2
 Where members and non-members differ without any model or twin, an attack that tells them apart
 proves nothing: it may have seen the difference of the two tables (Duan et al. 2024, "Do Membership
 Inference Attacks Work on Large Language Models?"). `measure_shift` says whether they do.
+
+`one_run_audit` bounds ε from below, by telling canaries that a coin put in from those that it left
+out. Source: Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training Run", theorem
+5.2 and corollary 5.4. What must hold, or the bound is none:
+
+- Neighbouring tables differ by one canary: one record added or removed. So a canary is one record,
+  planted once, and a unit of the guarantee under test. One that is copied, or that shares an owner
+  with another, would be protected by less than was claimed.
+- Each canary is in the table with probability 1/2, independently of all others and of all else
+  (`include`). Whoever trains does not choose them.
+- The scores are computed from what the mechanism released and from the canaries themselves, never
+  from who is included. They may be as dependent on each other as they like.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.special import expit
+from scipy.stats import binom
 
 from twinset.errors import InputError
 from twinset.table.records import Records
@@ -33,6 +48,10 @@ SHIFT_ROWS = 10_000  # of either side, at most: more would not move the interval
 MARGIN = 0.02  # of AUROC above guessing
 PLACE = {"attack": "words of the row", "sees": "neither model nor released rows"}
 ROUNDING = 1e-9  # 0.01 · 100 shall be 1
+BOUND, CLAIM = "lower bound of ε", "claimed epsilon"
+CONFIDENCE = 0.95
+PRECISION = 1e-6  # of the bisection
+FEWEST_GUESSES = 8  # fewer prove little even where all are right
 
 
 @dataclass(frozen=True)
@@ -44,25 +63,14 @@ class Attack:
     members: np.ndarray  # (n,) scores of rows that were trained on. None is NaN.
     non_members: np.ndarray  # (m,) of rows that were not
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be ranked."""
-        if not (len(self.members) and len(self.non_members)):
-            raise ValueError(f"{self.name}: members and non-members are needed")
-        if np.isnan(self.members).any() or np.isnan(self.non_members).any():
-            raise ValueError(f"{self.name}: a score is no number")
 
+def separation(
+    attacks: Sequence[Attack], seed: int, place: Place | None = None
+) -> tuple[list[Measured], Curve, list[str]]:
+    """Return AUROC and TPRs of attacks, a curve of each, and notes on rates with too few rows.
 
-@dataclass(frozen=True)
-class Separation:
-    """How well some attacks do."""
-
-    measured: tuple[Measured, ...]  # by attack, AUROC and the TPRs
-    curve: Curve  # one line an attack
-    notes: tuple[str, ...]  # which rate too few non-members were there for
-
-
-def separation(attacks: Sequence[Attack], seed: int, place: Place | None = None) -> Separation:
-    """Judge attacks. `place` says which run was attacked, and `seed` is of the bootstrap."""
+    `place` says which run was attacked, and `seed` is of the bootstrap.
+    """
     from sklearn.metrics import roc_curve
 
     measured: list[Measured] = []
@@ -90,7 +98,7 @@ def separation(attacks: Sequence[Attack], seed: int, place: Place | None = None)
     series["guessing"] = [(p, p) for p in np.geomspace(least, 1, 20).tolist()]
     x, y = "non-members taken for members (share)", "members found (share)"
     curve = Curve("leakage", "Members found by attack", x, y, series, log="xy")
-    return Separation(tuple(measured), curve, tuple(dict.fromkeys(notes)))
+    return measured, curve, list(dict.fromkeys(notes))
 
 
 def attack_scores(attack: Attack, seed: int) -> list[Score]:
@@ -109,6 +117,8 @@ def attack_scores(attack: Attack, seed: int) -> list[Score]:
     >>> attack_scores(attack, seed=0)[0].value
     0.875
     """
+    from scipy.optimize import brentq
+
     both = np.concatenate([attack.members, attack.non_members])
     distinct, ranks = np.unique(-both, return_inverse=True)  # the highest score first
     n, m = len(attack.members), len(attack.non_members)
@@ -117,19 +127,26 @@ def attack_scores(attack: Attack, seed: int) -> list[Score]:
     values = []  # (1 + R, 1 + rates): all rows, then the draws
     for draw in range(1 + RESAMPLES):
         # Draws only change how often each score counts, so rows are ranked once.
-        mine, others = (
-            np.bincount(
-                side if draw == 0 else side[rng.integers(len(side), size=len(side))],
-                minlength=len(distinct),
-            )
-            for side in sides
-        )
+        drawn = sides if draw == 0 else [s[rng.integers(len(s), size=len(s))] for s in sides]
+        mine, others = (np.bincount(side, minlength=len(distinct)) for side in drawn)
         beaten = m - others.cumsum() + others / 2  # a tie counts one half
         above = np.searchsorted(others.cumsum(), allowed, side="right")
         found = np.concatenate([[0], mine.cumsum()])[above] / n
         values.append([float(mine @ beaten) / (n * m), *found])
     area, *rates = map(float, values[0])
-    scores = [Score(AUROC, area, *newcombe_interval(area, n, m), "minimise", 0.0, 1.0, n + m)]
+
+    def excess(theta: float) -> float:
+        """Return 0 at the ends of Newcombe's interval (his method 5)."""
+        shapes = (1 - theta) / (2 - theta) + theta / (1 + theta)
+        spread = 1 + ((n + m) / 2 - 1) * shapes
+        return float((theta - area) ** 2 - Z_95**2 * theta * (1 - theta) * spread / (n * m))
+
+    least = 1e-9  # at 0 and 1 themselves the variance is 0
+    ends = (
+        float(brentq(excess, 0.0, area - least)) if area > least else 0.0,
+        float(brentq(excess, area + least, 1.0)) if area < 1 - least else 1.0,
+    )
+    scores = [Score(AUROC, area, *ends, "minimise", 0.0, 1.0, n + m)]
     for name, rate in zip(RATES, rates, strict=True):
         scores.append(proportion(name, round(rate * n), n, "minimise"))
     lows, highs = np.quantile(values[1:], [0.025, 0.975], axis=0)
@@ -137,26 +154,6 @@ def attack_scores(attack: Attack, seed: int) -> list[Score]:
         replace(score, low=min(score.low, float(low)), high=max(score.high, float(high)))
         for score, low, high in zip(scores, lows, highs, strict=True)
     ]
-
-
-def newcombe_interval(area: float, n: int, m: int) -> tuple[float, float]:
-    """Return Newcombe's interval of AUROC (his method 5), which has a width at 0 and 1 too.
-
-    >>> low, high = newcombe_interval(1.0, 10, 10)
-    >>> round(low, 2), high
-    (0.8, 1.0)
-    """
-    from scipy.optimize import brentq
-
-    def excess(theta: float) -> float:
-        shapes = (1 - theta) / (2 - theta) + theta / (1 + theta)
-        spread = 1 + ((n + m) / 2 - 1) * shapes
-        return float((theta - area) ** 2 - Z_95**2 * theta * (1 - theta) * spread / (n * m))
-
-    least = 1e-9  # at 0 and 1 themselves the variance is 0
-    low = brentq(excess, 0.0, area - least) if area > least else 0.0
-    high = brentq(excess, area + least, 1.0) if area < 1 - least else 1.0
-    return float(low), float(high)
 
 
 # -- members and non-members that differ without any model -----------------------------------------
@@ -178,9 +175,6 @@ def draw_sides(members: Records, non_members: Records, most: int, seed: int) -> 
     A text that is on both sides, by its lower-cased letters and digits, is neither member nor
     non-member. Were it left out among the non-members alone, what many people write would be found
     among members only, and an attack would see that. So it is left out on both sides.
-
-    Raises:
-        InputError: nothing is left of one.
     """
     both, notes = (members, non_members), []
     keys = [[normalised(text) for text in side.texts] for side in both]
@@ -198,11 +192,11 @@ def draw_sides(members: Records, non_members: Records, most: int, seed: int) -> 
         members, non_members = map(take_records, both, alone)
     shift, differ = measure_shift(members.texts, non_members.texts, seed)
     rng = np.random.default_rng(seed)
-    drawn = [
+    members, non_members = (
         take_records(side, rng.permutation(len(side))[:most]) for side in (members, non_members)
-    ]
+    )
     measured = () if shift is None else (shift,)
-    return Sides(drawn[0], drawn[1], measured, (*notes, *differ))
+    return Sides(members, non_members, measured, (*notes, *differ))
 
 
 def measure_shift(
@@ -247,11 +241,107 @@ def measure_shift(
     low = area.value - factor * (area.value - area.low)
     high = area.value + factor * (area.high - area.value)
     area = replace(area, low=max(0.0, low), high=min(1.0, high))
-    notes: tuple[str, ...] = ()
-    if area.low > 0.5 + MARGIN:
-        notes = (
-            "members and non-members differ in distribution: words alone, without model or twin, "
-            f"tell them apart with an {AUROC} of {area}. Membership inference means nothing on "
-            "these tables; take non-members drawn at random from the same table as the members",
-        )
-    return Measured("leakage", area, PLACE), notes
+    note = (
+        "members and non-members differ in distribution: words alone, without model or twin, "
+        f"tell them apart with an {AUROC} of {area}. Membership inference means nothing on "
+        "these tables; take non-members drawn at random from the same table as the members"
+    )
+    return Measured("leakage", area, PLACE), (note,) if area.low > 0.5 + MARGIN else ()
+
+
+# -- a lower bound of ε from one training run ------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """What one run proves."""
+
+    epsilon: float  # with the stated confidence ε is at least this
+    canaries: int  # m, of which each was included with probability 1/2
+    guesses: int  # r, of those guesses that prove most
+    correct: int  # v, how many of these were right
+    tried: tuple[int, ...]  # numbers of guesses that were tried, among which the level was divided
+    delta: float  # δ at which ε is bounded
+    confidence: float = CONFIDENCE
+
+
+def include(m: int) -> np.ndarray:
+    """Draw which canaries go into the table: (m,) bool, each with probability 1/2.
+
+    The coins are the operating system's. A seed would draw the same ones in every audit, and the
+    confidence is a statement about these coins.
+    """
+    return np.array([secrets.randbits(1) for _ in range(m)], dtype=bool)
+
+
+def one_run_audit(
+    scores: np.ndarray,
+    included: np.ndarray,
+    delta: float,
+    guesses: int | Sequence[int] | None = None,
+) -> OneRun:
+    """Guess who is included by the scores, and bound ε by how many guesses are right.
+
+    Of r guesses, half say that the highest scores are included, half that the lowest are not; all
+    others abstain. Canaries of one score are taken in their own order.
+
+    One number of guesses, fixed before the scores are known, needs no correction. Of several the
+    best is taken, and each is tested at (1 - confidence) / number of them. For what the bound
+    guarantees see `twinset.privacy.statement.theorems`, ONE_RUN_AUDIT.
+
+    Args:
+        scores: (m,) higher where a canary looks included.
+        included: (m,) which were, drawn by `include`.
+        delta: δ of the guarantee under test.
+        guesses: r, or several, chosen without a look at the scores. None halves m again and again.
+    """
+    scores, included = np.asarray(scores, float), np.asarray(included, bool)
+    m = len(scores)
+    if guesses is None:
+        # m, m/2, m/4 …, as long as they can prove something
+        guesses = [m, *(m >> k for k in range(1, m.bit_length()) if m >> k >= FEWEST_GUESSES)]
+    tried = (guesses,) if isinstance(guesses, int) else tuple(dict.fromkeys(guesses))
+    each = 1 - (1 - CONFIDENCE) / len(tried)
+    order = np.argsort(-scores, kind="stable")
+    ranked = included[order]  # by falling score
+    correct = [int(ranked[: r - r // 2].sum() + (~ranked[m - r // 2 :]).sum()) for r in tried]
+    bounds = [
+        epsilon_lower_bound(r, v, m, delta, each) for r, v in zip(tried, correct, strict=True)
+    ]
+    best = int(np.argmax(bounds))
+    return OneRun(bounds[best], m, tried[best], correct[best], tried, delta)
+
+
+def epsilon_lower_bound(
+    guesses: int, correct: int, m: int, delta: float, confidence: float = CONFIDENCE
+) -> float:
+    """Return the largest ε that so many correct guesses refute, or 0 where they refute none.
+
+    What refutes (ε, δ) refutes every smaller ε at that δ too. The search is a bisection that stops
+    on the safe side. Abstentions are no guesses, and m counts all canaries.
+
+    Corollary 5.4: under (ε, δ)-DP, with W ~ Binomial(r, e^ε / (1 + e^ε)), the chance of v correct
+    guesses is at most P(W ≥ v) + 2 m δ · max over i = 1 … v of P(v > W ≥ v - i) / i. All m canaries
+    count in the second term, also those of which nothing was guessed.
+
+    >>> round(epsilon_lower_bound(100, 75, 1000, 1e-4), 3)  # as in the paper's appendix D
+    0.673
+    """
+
+    def refuted(epsilon: float) -> bool:
+        chance = float(expit(epsilon))  # with which randomised response tells the truth
+        p = float(binom.sf(correct - 1, guesses, chance))
+        if delta > 0 and correct > 0:
+            below = binom.pmf(np.arange(correct - 1, -1, -1), guesses, chance).cumsum()
+            p += 2 * m * delta * float((below / np.arange(1, correct + 1)).max())
+        return p < 1 - confidence
+
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while refuted(high):  # doubles until the bound lies between
+        low, high = high, 2 * high
+    while high - low > PRECISION:
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from markupsafe import Markup
 
 from twinset import __version__
@@ -41,14 +42,16 @@ from twinset.training.metrics_log import OUTSIDE, noise_cells
 
 from ..findings import Findings, Measured, Question, Score
 from ..policy_runs import BASELINE_FILE
-from .charts import Point, draw_lines, replace_unseen
 from .figures import (
     Figure,
+    Point,
     Table,
     draw_headline,
+    draw_lines,
     draw_section,
+    drawable_groups,
     explain_measure,
-    find_undrawn,
+    replace_unseen,
 )
 from .verdicts import (
     MEANINGS,
@@ -59,12 +62,12 @@ from .verdicts import (
     judge_hand_over,
     place_in_words,
     sort_rows,
+    write_power,
 )
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-REPORT = "report.html"
 SHOWN, MOST_ROWS, MOST_LETTERS = 20, 200, 700  # rows at once, rows in all, letters of a cell
 # Which findings answer a question. Canaries are planted in other runs than this one.
 _FOUND_BY: dict[Question, tuple[str, ...]] = {
@@ -80,21 +83,14 @@ _STEPS = (SubsampledGaussian, IndividualGaussian)
 
 Row = tuple[dict[str, str], str]  # short cells by column, and the longest text
 NoiseCell = tuple[str, int]  # a factor in words, and its shade: −3 (least noise) … 3 (most)
-Parsed = TypeVar("Parsed")
 
 
 def write_report(run: Path, show_real: Path | None = None) -> Path:
-    """Write `internal/report.html`, whole or not at all, and return where it is.
-
-    Raises:
-        InputError: this is no run, the table cannot be read, or the disk refuses. See
-            `build_report`.
-    """
+    """Write `internal/report.html`, whole or not at all, and return where it is."""
     if not is_run(run):
         raise InputError(f"{run}: no such run folder; give one that `twinset generate` made")
     real = {} if show_real is None else {show_real.name: read_frame(show_real)}
-    page = build_report(run, show_real=real)
-    path = run / "internal" / REPORT
+    page, path = build_report(run, show_real=real), run / "internal" / "report.html"
     with writing(path):
         path.parent.mkdir(mode=0o700, exist_ok=True)  # a run that was handed over has none
     write_text(path, page)
@@ -104,16 +100,8 @@ def write_report(run: Path, show_real: Path | None = None) -> Path:
 def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None) -> str:
     """Return the page of a run. What is missing is named with the command that makes it.
 
-    Args:
-        run: the run folder.
-        show_real: private tables by name, of which a few rows are to be shown.
-
-    Raises:
-        InputError: there is no such folder, or a file in it is not what it should be.
-
-    Example::
-
-        page = build_report(Path("runs/reviews"))
+    `show_real` are private tables by name, of which a few rows are to be shown. A folder that is
+    none, or a file in it that is not what it should be, is refused.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -154,22 +142,37 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     stale = [k for k, f in found.items() if digest and f.about.get("twin_sha256", digest) != digest]
 
     measured = {q: [m for each in found.values() for m in each.of(q)] for q in _FOUND_BY}
+    groups = {question: drawable_groups(scores) for question, scores in measured.items()}
+    alone = {  # what no figure shows
+        question: [m for g in each if not g.is_drawn for m in g.members.values()]
+        for question, each in groups.items()
+    }
     verdicts = {question: judge(question, scores) for question, scores in measured.items()}
     claim = guarantee(ledger) if ledger else None
     events = ledger.events if ledger else []
     headlines: list[tuple[Figure | None, dict[str, str], int]] = []
-    lacking: dict[str, int] = {}  # where in the list it is said, once for all columns
     for question, (kind, *_) in _FOUND_BY.items():
-        figure = draw_headline(question, measured[question])
-        if figure is None and kind in lacking:
-            _, line, columns = headlines[lacking[kind]]
-            headlines[lacking[kind]] = None, line, columns + 1
+        figure, line = draw_headline(question, measured[question]), MEANINGS["missing"][kind]
+        # What is missing is said once for all its columns.
+        if figure is None and headlines and headlines[-1] == (None, line, 1):
+            headlines[-1] = None, line, 2
         else:
-            if figure is None:
-                lacking[kind] = len(headlines)
-            headlines.append((figure, MEANINGS["missing"][kind], 1))
+            headlines.append((figure, line, 1))
     text = None if twin is None or not len(twin) else find_longest_column(twin)
-    script = _resource("search.js")
+    # A text of the base model stands next to each of the twin's rows: of the same labels, each
+    # once. Both are samples. The base model's show what no private data would have given.
+    waiting: dict[str, list[str]] = {}
+    if twin is not None and base is not None:
+        for cells, words in sample_rows(base, text, len(base)):
+            waiting.setdefault(repr(sorted(cells.items())), []).append(words)
+    pairs: list[tuple[Row, str | None]] = []
+    for cells, words in () if twin is None else sample_rows(twin, text, MOST_ROWS):
+        others = waiting.get(repr(sorted(cells.items())))
+        pairs.append(((cells, words), others.pop(0) if others else None))
+    css, script, template = (
+        Path(__file__).with_name(name).read_text("utf-8")
+        for name in ("page.css", "search.js", "page.html.jinja")
+    )
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -177,9 +180,12 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"decimals": up_decimals, "scientific": format_scientific}
-    return environment.from_string(_resource("page.html.jinja")).render(
-        css=Markup(_resource("page.css")),
+    environment.filters |= {
+        "decimals": up_decimals,
+        "scientific": lambda value: write_power(up_digits(value)),
+    }
+    return environment.from_string(template).render(
+        css=Markup(css),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         name=run.resolve().name,
@@ -199,7 +205,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
                 **MEANINGS["section"][question],
                 "figures": list(draw_section(question, list(found.values()))),
                 "tables": list_by_label(measured[question]),
-                "single": list_single_scores(find_undrawn(measured[question])),
+                "single": list_scores("Scores with nothing beside them", alone[question], 4),
                 "missing": [MEANINGS["missing"][kind] for kind in kinds if kind not in found],
             }
             for question, kinds in _FOUND_BY.items()
@@ -208,7 +214,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         # A run that took no step has released everything once, or nothing at all.
         is_untrained=bool(events) and all(isinstance(e, GaussianRelease) for e in events),
         noise=map_noise(noise or {}),
-        pairs=[] if twin is None else list(_pair_rows(twin, base, text)),
+        pairs=pairs,
         rows=0 if twin is None else len(twin),
         shown=SHOWN,
         private=[
@@ -220,22 +226,9 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
             }
             for name, real in (show_real or {}).items()
         ],
-        scores=list_scores(m for each in found.values() for m in each.measured),
+        scores=list_scores("All scores", [m for each in found.values() for m in each.measured]),
         about={kind: list(_flatten(each.about)) for kind, each in found.items()},
     )
-
-
-def format_scientific(value: float) -> Markup:
-    """Return a rounded-up number whose exponent is raised by mark-up, in the font of the rest.
-
-    >>> format_scientific(2.5e-7)
-    Markup('2.5 × 10<sup>−7</sup>')
-    """
-    mantissa, mark, exponent = up_digits(value).partition("e")
-    if not mark:
-        return Markup(mantissa)
-    factor = "" if mantissa == "1" else f"{mantissa} × "
-    return Markup("{}10<sup>{}</sup>").format(factor, f"{int(exponent)}".replace("-", "−"))
 
 
 def sample_rows(frame: DataFrame, text: str | None, most: int = SHOWN) -> list[Row]:
@@ -259,46 +252,16 @@ def find_longest_column(frame: DataFrame) -> str | None:
     return max(lengths, key=lambda name: lengths[name], default=None)
 
 
-def _pair_rows(
-    twin: DataFrame, base: DataFrame | None, text: str | None
-) -> Iterator[tuple[Row, str | None]]:
-    """Put a text of the base model next to each of the twin's rows: of the same labels, each once.
-
-    Both are samples. The base model's texts show what no private data would have given.
-    """
-    waiting: dict[str, list[str]] = {}
-    if base is not None:
-        for cells, words in sample_rows(base, text, len(base)):
-            waiting.setdefault(repr(sorted(cells.items())), []).append(words)
-    for cells, words in sample_rows(twin, text, MOST_ROWS):
-        others = waiting.get(repr(sorted(cells.items())))
-        yield (cells, words), others.pop(0) if others else None
-
-
-def list_scores(measured: Iterable[Measured]) -> Table:
-    """Return a table of every score with all that is known of it."""
+def list_scores(caption: str, measured: Iterable[Measured], columns: int = 8) -> Table:
+    """Return a table of scores with all that is known of them, or its first columns."""
     head = ("score", "where", "value", "95 % interval", "goal", "n", "question", "computed from")
-    rows = (
-        (
-            m.score.name,
-            place_in_words(m.place),
-            format_number(m.score.value),
-            format_interval(m.score),
-            "match real rows" if m.score.goal == "match" else m.score.goal,
-            f"{m.score.n:,}",
-            m.question,
-            m.score.where,
-        )
-        for m in measured
-    )
-    return Table("All scores", head, tuple(rows))
-
-
-def list_single_scores(measured: Iterable[Measured]) -> Table | None:
-    """Return a table of what stands alone, so that no figure shows it."""
-    whole = list_scores(measured)
-    rows = tuple(row[:4] for row in whole.body)
-    return Table("Scores with nothing beside them", whole.head[:4], rows) if rows else None
+    rows = []
+    for m in measured:
+        score, goal = m.score, "match real rows" if m.score.goal == "match" else m.score.goal
+        found = score.name, place_in_words(m.place), format_number(score.value)
+        more = format_interval(score), goal, f"{score.n:,}", m.question, score.where
+        rows.append((*found, *more)[:columns])
+    return Table(caption, head[:columns], tuple(rows))
 
 
 def list_by_label(measured: Iterable[Measured]) -> list[Table]:
@@ -323,50 +286,42 @@ def list_by_label(measured: Iterable[Measured]) -> list[Table]:
 
 def draw_training(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> list[Figure]:
     """Draw loss and clipped share over steps, and the ε that they spent."""
-    spent = spend_over_steps(ledger) if ledger else []
-    asked = ledger.target_epsilon if ledger else None
-    marks = [] if asked is None else [(asked, f"asked for: {asked:g}")]
-    listed = tuple((f"{step:,.0f}", format_number(eps)) for step, eps in spent)
-    table = Table("ε spent by step", ("step", "ε"), listed)
-    loss, clipped = (average_over_steps(steps, field) for field in ("loss", "clipped"))
-    made = []
-    for title, line, y, points, least in (
-        ("Loss", "loss", "mean loss of the batch", loss, None),
-        ("Clipped share", "clipped share", "share of records", clipped, 0.0),
-        ("ε spent", "ε", "ε", spent, 0.0),
-    ):
-        of_budget = points is spent
-        drawn = draw_lines(
-            title, "step", y, {line: points}, "", marks if of_budget else (), least=least
-        )
-        if drawn is not None:
-            name = f"{title} while training"
-            shown = table if of_budget else None
-            made.append(Figure(name, explain_measure(name), (("", drawn),), shown))
-    return made
-
-
-def average_over_steps(steps: Sequence[Mapping[str, Any]], field: str) -> list[Point]:
-    """Return (step, figure), which are means of neighbours where there are many steps."""
 
     def is_number(value: Any) -> bool:
         # NaN compares false, and so does what is infinite
         return isinstance(value, int | float) and abs(value) <= sys.float_info.max
 
-    known: list[tuple[Any, Any]] = [(s.get("step"), s.get(field)) for s in steps]
-    points = [(float(x), float(y)) for x, y in known if is_number(x) and is_number(y)]
-    size = max(1, math.ceil(len(points) / _MOST_POINTS))
-    parts = (points[start : start + size] for start in range(0, len(points), size))
-    return [tuple(sum(values) / len(part) for values in zip(*part, strict=True)) for part in parts]
+    points: dict[str, list[Point]] = {"ε": spend_over_steps(ledger) if ledger else []}
+    for field in ("loss", "clipped"):
+        known: list[tuple[Any, Any]] = [(s.get("step"), s.get(field)) for s in steps]
+        numbers = [(float(x), float(y)) for x, y in known if is_number(x) and is_number(y)]
+        # Means of neighbours where there are many steps.
+        parts = np.array_split(numbers, min(len(numbers), _MOST_POINTS)) if numbers else []
+        points[field] = [tuple(part.mean(0).tolist()) for part in parts]
+    asked = ledger.target_epsilon if ledger else None
+    marks = [] if asked is None else [(asked, f"asked for: {asked:g}")]
+    listed = tuple((f"{step:,.0f}", format_number(eps)) for step, eps in points["ε"])
+    spent = Table("ε spent by step", ("step", "ε"), listed)
+    made = []
+    for title, field, y, line, least, rules, table in (
+        ("Loss", "loss", "mean loss of the batch", "loss", None, (), None),
+        ("Clipped share", "clipped", "share of records", "clipped share", 0.0, (), None),
+        ("ε spent", "ε", "ε", "ε", 0.0, marks, spent),
+    ):
+        drawn = draw_lines(title, "step", y, {line: points[field]}, "", rules, least=least)
+        if drawn is not None:
+            name = f"{title} while training"
+            made.append(Figure(name, explain_measure(name), (("", drawn),), table))
+    return made
 
 
 def spend_over_steps(ledger: Ledger) -> list[Point]:
     """Return (step, ε) from the ledger alone. Empty where nothing is guaranteed."""
     total = sum(event.steps for event in ledger.events if isinstance(event, _STEPS))
-    parts = range(1, _EPSILON_STEPS + 1)
-    at = sorted({max(1, round(total * part / _EPSILON_STEPS)) for part in parts}) if total else []
+    at = np.linspace(0, total, _EPSILON_STEPS + 1)[1:].round().astype(int).tolist()
     points: list[Point] = []
-    for step in reversed(at):  # the whole run first: it decides about all
+    # The whole run first: it decides about all.
+    for step in sorted({max(1, step) for step in at} if total else (), reverse=True):
         left, events = step, list[Event]()
         for event in ledger.events:  # as they were after this step
             if isinstance(event, _STEPS):
@@ -413,7 +368,7 @@ def _flatten(about: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
             yield name, "none" if value is None else str(value)
 
 
-def _parse(path: Path, parse: Callable[[str], Parsed]) -> Parsed | None:
+def _parse(path: Path, parse: Callable[[str], Any]) -> Any:
     """Return what a file of the run holds, or None if it is not there."""
     if not path.is_file():
         return None
@@ -423,7 +378,3 @@ def _parse(path: Path, parse: Callable[[str], Parsed]) -> Parsed | None:
         raise InputError(
             f"{path}: is damaged ({type(error).__name__}); restore it, or take it away"
         ) from error
-
-
-def _resource(name: str) -> str:
-    return Path(__file__).with_name(name).read_text("utf-8")

@@ -24,10 +24,8 @@ from twinset.privacy.statement.theorems import FLAGGED_UNIT
 
 from ..fidelity.measures import SECOND, TRAIN
 from ..findings import Measured, Question, Score
-from ..leakage.canary_audit import CLAIM
 from ..leakage.copies import HELDOUT, SAMPLE
-from ..leakage.one_run import BOUND
-from ..leakage.roc import AUROC, MARGIN, PLACE, RATES
+from ..leakage.roc import AUROC, BOUND, CLAIM, MARGIN, PLACE, RATES
 from ..release import (
     BASELINE,
     FEW_ROWS,
@@ -86,7 +84,7 @@ def format_number(value: float | None) -> str:
     if math.isinf(size):
         digits = "∞"
     elif 0 < size < 0.0005:
-        digits = _write_power(f"{size:.1e}")
+        digits = write_power(f"{size:.1e}")
     else:
         decimals = 0 if size >= 1000 else 1 if size >= 100 else 2 if size >= 10 else 3
         digits = f"{size:,.{decimals}f}"
@@ -94,16 +92,12 @@ def format_number(value: float | None) -> str:
 
 
 def format_tick(value: float) -> str:
-    """Return a round number, as on an axis, in as few digits as it has.
-
-    >>> [format_tick(v) for v in (0.5, 2000.0, 1e-5, -1.0, 2.5e-7)]
-    ['0.5', '2,000', '10⁻⁵', '−1', '2.5 × 10⁻⁷']
-    """
+    """Return a round number, as on an axis, in as few digits as it has."""
     digits = f"{abs(value):.4g}" if abs(value) < 1000 else f"{abs(value):,.0f}"
-    return ("−" if value < 0 else "") + _write_power(digits)
+    return ("−" if value < 0 else "") + write_power(digits)
 
 
-def _write_power(scientific: str) -> str:
+def write_power(scientific: str) -> str:
     """Return "1.5e-07" as "1.5 × 10⁻⁷". Other numbers stay."""
     mantissa, mark, exponent = scientific.partition("e")
     if not mark:
@@ -130,9 +124,8 @@ def place_in_words(place: Mapping[str, str]) -> str:
     >>> place_in_words({"label": "sentiment", "classifier": "tfidf", "sees": "model"})
     'sentiment, tfidf, seeing model'
     """
-    names = {"sees": "seeing"}
-    words = (v if k in _NEEDS_NO_NAME else f"{names.get(k, k)} {v}" for k, v in place.items())
-    return ", ".join(words)
+    names = dict.fromkeys(_NEEDS_NO_NAME, "") | {"sees": "seeing "}
+    return ", ".join(f"{names.get(k, f'{k} ')}{v}" for k, v in place.items())
 
 
 def sort_rows(names: Iterable[str]) -> list[str]:
@@ -188,16 +181,11 @@ def group_scores(measured: Iterable[Measured]) -> list[Group]:
 
 
 def list_bounds(measured: Sequence[Measured]) -> Iterator[tuple[str, Score, float | None]]:
-    """Yield each lower bound of ε: where it was found, the score, and the ε that was claimed.
-
-    A claim of None means that nothing is claimed.
-    """
+    """Yield each lower bound of ε: where it was found, the score, and the ε claimed, or None."""
+    claims = [(m.place.items(), m.score.value) for m in measured if m.score.name == CLAIM]
     for m in measured:
         if m.score.name == BOUND:
-            claims = [c.score.value for c in measured if c.score.name == CLAIM]
-            places = [c.place.items() for c in measured if c.score.name == CLAIM]
-            known = (c for c, p in zip(claims, places, strict=True) if p <= m.place.items())
-            claim = next(known, math.nan)
+            claim = next((value for at, value in claims if at <= m.place.items()), math.nan)
             where = {k: v for k, v in m.place.items() if k not in ("attack", "sees")}
             yield place_in_words(where), m.score, claim if math.isfinite(claim) else None
 
@@ -226,11 +214,8 @@ class Comparison(NamedTuple):
 def judge(question: Question, measured: Sequence[Measured], is_enough: bool = True) -> Verdict:
     """Answer a question: is it useful, is it faithful, does it leak?
 
-    Args:
-        question: which one.
-        measured: scores that help to answer it. Others are left alone.
-        is_enough: whether there were rows enough to conclude anything. A leak that was found in a
-            few rows is found all the same.
+    Without rows enough nothing is concluded, but a leak that was found in a few rows is found all
+    the same.
     """
     rules = {"utility": judge_use, "fidelity": judge_fidelity, "leakage": judge_leakage}
     found = rules[question](measured)
@@ -243,13 +228,8 @@ def judge_use(measured: Sequence[Measured]) -> Verdict:
     """Judge whether classifiers learn more from the twin than can be had without it.
 
     The twin must be above every mark that was measured: text of the base model that saw no
-    private data, and always guessing the commonest label. Intervals must lie apart.
-
-    Args:
-        measured: scores of utility. Accuracies of the twin and of at least one mark count.
-
-    Returns:
-        "Yes" where every label and classifier is above all marks, "In part" where some are.
+    private data, and always guessing the commonest label. Intervals must lie apart. "Yes" where
+    every label and classifier is above all marks, "In part" where some are.
     """
     accuracies = [m for m in measured if m.score.name == "accuracy" and "value" not in m.place]
     guesses = {m.place.get("label"): m.score for m in accuracies if m.place["rows"] == COMMONEST}
@@ -284,9 +264,7 @@ def judge_use(measured: Sequence[Measured]) -> Verdict:
     line = "the twin is surely above what needs no private text in {} of {} comparisons of accuracy"
     if shares:
         line += f", and gives {min(shares):.0%} or more of what real rows give"
-    missing = (
-        "no accuracy of a classifier trained on the twin beside one that needs no private text"
-    )
+    missing = "no accuracy of a classifier taught by the twin beside one that needs no private text"
     return _count_well("Is it useful?", compared, line, missing, MEANINGS["rule"]["useful"])
 
 
@@ -296,31 +274,26 @@ def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
     `DECIDING` names the few measures that decide, the most important first. If none of them was
     measured, all that were measured decide.
     """
-    deciding = find_deciding(measured)
-
-    def compare(groups: Iterable[Group]) -> list[Comparison]:
-        """Compare with a second real sample. Nothing can be expected to come closer."""
-        made = []
-        for group in groups:
-            scores = group.finite
-            if TWIN in scores and SECOND in scores:
-                twin, second = scores[TWIN], scores[SECOND]
-                # Intervals that meet count as equal. Few rows make wide ones, as the rule says.
-                enough, few = twin.high >= second.low, twin.low <= second.high
-                well = {"maximise": enough, "minimise": few, "match": enough and few}[twin.goal]
-                both = f"{format_score(twin)}, a second real sample {format_score(second)}"
-                reason = f"{group.title}: {both}{'' if well else ': apart'}"
-                made.append(Comparison(well, reason))
-        return made
-
-    compared = compare(deciding)
+    deciding, groups = find_deciding(measured), group_scores(measured)
+    compared: list[Comparison] = []
+    others: list[Comparison] = []
+    for group in (*deciding, *(g for g in groups if g not in deciding)):
+        # Nothing can be expected to come closer than a second real sample.
+        scores = group.finite
+        if TWIN in scores and SECOND in scores:
+            twin, second = scores[TWIN], scores[SECOND]
+            # Intervals that meet count as equal. Few rows make wide ones, as the rule says.
+            enough, few = twin.high >= second.low, twin.low <= second.high
+            well = {"maximise": enough, "minimise": few, "match": enough and few}[twin.goal]
+            both = f"{format_score(twin)}, a second real sample {format_score(second)}"
+            made = Comparison(well, f"{group.title}: {both}{'' if well else ': apart'}")
+            (compared if group in deciding else others).append(made)
     line = "as good as that sample in {} of the {} measures that decide"
     missing = "no measure of the twin beside the same of a second real sample"
     rule = MEANINGS["rule"]["faithful"]
     found = _count_well("Is it faithful?", compared, line, missing, rule)
     if not compared:
         return found
-    others = compare(g for g in group_scores(measured) if g not in deciding)
     reasons = tuple(c.reason for c in [*compared, *sorted(others, key=lambda c: c.is_well)])
     first = deciding[0]
     twin, second = first.scores[TWIN], first.scores[SECOND]
@@ -438,17 +411,11 @@ def _compare_overlaps(measured: Sequence[Measured]) -> Iterator[Comparison]:
 
 
 def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Verdict:
-    """Say whether the twin may be handed over: the one question behind the three others.
+    """Say whether the twin may be handed over. Fidelity has no say in it.
 
-    Fidelity has no say in it.
-
-    Args:
-        claim: what is guaranteed. None where nothing is known.
-        use: the verdict on utility.
-        leaks: the verdict on leakage.
+    The claim is what is guaranteed. None where nothing is known.
     """
-    is_attacked = leaks.tone != "unknown"
-    answer = "No"
+    is_attacked, answer = leaks.tone != "unknown", "No"
     tone: Tone = "bad"
     if claim is None:
         line = "nothing is known of its privacy: share/privacy.json is missing"
@@ -463,19 +430,15 @@ def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Ve
         line = "only if all that the detector did not flag may be public: that is not protected"
     elif says_little(claim):
         answer, tone = "With care" if is_attacked else "Not yet", "mixed"
-        line = "the bound alone says little at this ε"
-        line += (
-            "; no attack found more than chance does"
-            if is_attacked
-            else (", and no attack was tried: run an audit first")
-        )
+        line = "the bound alone says little at this ε, and no attack was tried: run an audit first"
+        if is_attacked:
+            line = "the bound alone says little at this ε; no attack found more than chance does"
     else:
         answer, tone = "Yes", "good"
-        line = (
-            "the guarantee holds and no attack found more than chance does"
-            if is_attacked
-            else "no attack was tried, but the guarantee holds without"
-        ) + ": share/ and model/ may go, internal/ stays"
+        line = "no attack was tried, but the guarantee holds without"
+        if is_attacked:
+            line = "the guarantee holds and no attack found more than chance does"
+        line += ": share/ and model/ may go, internal/ stays"
     if tone != "bad" and use.tone == "bad":
         line += "; but no use of it was seen"
     return Verdict("May I hand this over?", answer, line, tone)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,14 +23,7 @@ from twinset.table.read import read_frame, write_frame
 
 from ..findings import Curve, Measured, Score, proportion
 from ..policy_runs import train_twin
-from ..release import (
-    PRIVATE_CLASSIFIER,
-    REAL,
-    TWIN,
-    Tables,
-    labelled,
-    names_of,
-)
+from ..release import PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN, TWIN_SMALL, Tables, labelled
 from .classifiers import SLOW_CLASSIFIERS, Classifier
 
 if TYPE_CHECKING:
@@ -54,11 +48,7 @@ def targets(attributes: Sequence[str]) -> list[Target]:
 def train_on(
     frame: pd.DataFrame, text: str, target: Target, classifier: Classifier, seed: int = 0
 ) -> Any:
-    """Fit a classifier of the table's texts. Rows of one label teach it that label, always.
-
-    Raises:
-        InputError: no row has both a text and a label.
-    """
+    """Fit a classifier of the table's texts. Rows of one label teach it that label, always."""
     from sklearn.dummy import DummyClassifier
 
     texts, labels = labelled(frame, text, target)
@@ -71,11 +61,7 @@ def train_on(
 def predict_labels(
     models: Sequence[Any], frame: pd.DataFrame, text: str, target: Target
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the true labels (n,) of a table's rows, and what each classifier says (S, n).
-
-    Raises:
-        InputError: no row has both a text and a label.
-    """
+    """Return the true labels (n,) of a table's rows, and what each classifier says (S, n)."""
     texts, labels = labelled(frame, text, target)
     if not texts:
         raise InputError(f"no row has both a text and {', '.join(target)}; nothing to test on")
@@ -161,11 +147,18 @@ class Usefulness:
 
         tables, wanted, done = self.tables, targets(self.tables.attributes), 0
         for target in wanted:
-            label = names_of(target)
+            label = " × ".join(target)
             for name, maker in self.makers.items():
                 models: dict[str, list[Any]] = {}  # by table, one a seed
                 for seed in self.seeds:
-                    taught = [(n, f, maker) for n, f in tables.training_tables(seed).items()]
+                    # Real rows cut to the twin's number, and the twin to the base's: more rows
+                    # teach more, whoever wrote them.
+                    train, twin, base = tables.train, tables.twin, tables.baseline
+                    small = train.sample(min(len(twin), len(train)), random_state=seed)
+                    learned = {REAL: train, REAL_SMALL: small, **tables.written}
+                    if base is not None and len(base) < len(twin):
+                        learned[TWIN_SMALL] = twin.sample(len(base), random_state=seed)
+                    taught = [(source, frame, maker) for source, frame in learned.items()]
                     if private := self.dp_classifiers.get(name):
                         taught.append((PRIVATE_CLASSIFIER, tables.train, private))
                     for source, frame, make in taught:
@@ -183,10 +176,8 @@ class Usefulness:
                     f1 = "F1"
                     if which >= len(tested):
                         # Judges err too: a perfect twin reaches their accuracy on real rows, not 1.
-                        scores, f1 = (
-                            [replace(scores[0], name="label fidelity")],
-                            "label fidelity, F1",
-                        )
+                        scores = [replace(scores[0], name="label fidelity")]
+                        f1 = "label fidelity, F1"
                     yield from (Measured("utility", score, place) for score in scores)
                     for value, score in by_label.items():
                         named = replace(score, name=f1)
@@ -210,20 +201,42 @@ class Usefulness:
                     for rows in [*(size for size in sizes if size < most), most]:  # doubling, all
                         drawn = [frame.sample(rows, random_state=seed) for seed in self.seeds]
                         points.append((rows, *self._train_and_test(drawn, target, maker)))
-            title = f"accuracy by rows of the twin: {names_of(target)}"
+            title = f"accuracy by rows of the twin: {' × '.join(target)}"
             yield Curve("utility", title, "rows", "accuracy", series, log="x")
 
-    def by_epsilon(self, twins: Mapping[float, pd.DataFrame]) -> Iterator[Curve]:
-        """Yield accuracy by ε, given a twin of each."""
-        for target in targets(self.tables.attributes):
-            series: dict[str, list[tuple[float, ...]]] = {
-                name: [
-                    (epsilon, *self._train_and_test([twin], target, maker))
-                    for epsilon, twin in sorted(twins.items())
-                ]
-                for name, maker in self.makers.items()
-            }
-            title = f"accuracy by epsilon: {names_of(target)}"
+    def curves_by_epsilon(
+        self, budgets: Sequence[float], run: FinishedRun, twin: Twin
+    ) -> Iterator[Curve]:
+        """Train a twin for each ε, with the run's other options, and yield accuracy by ε.
+
+        The run's own twin is among them. All are written behind the run's prompt, even if that was
+        chosen by what was counted at its ε. Each takes as long as the run, so it is kept in the
+        run's `internal/` as soon as it is there.
+        """
+        tables = self.tables
+        twins = {} if twin.epsilon is None else {twin.epsilon: twin.frame}
+        for budget in budgets:
+            path = run.internal / f"twin-epsilon-{budget:g}.parquet"
+            if path.is_file() and len(kept := read_frame(path)) == len(tables.twin):
+                twins[budget] = kept
+                continue
+            self.progress.say(f"a twin at ε = {budget:g}")
+            privacy = replace(run.config.privacy, target_epsilon=budget)
+            known = LabelRules().settled(run.schema, {})
+            source = Source(
+                tables.train, tables.text, tables.attributes, prompt=run.template, labels=known
+            )
+            config = replace(run.config, privacy=privacy)
+            _, trained = train_twin(source, config, len(tables.twin), self.progress)
+            write_frame(trained.frame, path)
+            twins[budget] = trained.frame
+        by_epsilon = sorted(twins.items())
+        for target in targets(tables.attributes):
+            series: dict[str, list[tuple[float, ...]]] = {}
+            for (name, maker), (epsilon, frame) in product(self.makers.items(), by_epsilon):
+                point = (epsilon, *self._train_and_test([frame], target, maker))
+                series.setdefault(name, []).append(point)
+            title = f"accuracy by epsilon: {' × '.join(target)}"
             yield Curve("utility", title, "epsilon", "accuracy", series, log="x")
 
     def _train_and_test(
@@ -235,29 +248,3 @@ class Usefulness:
         found = predict_labels(models, self.tables.heldout, text, target)
         accuracy = classification_scores(*found)[0][0]
         return accuracy.value, accuracy.low, accuracy.high
-
-
-def train_twins_by_epsilon(
-    budgets: Sequence[float], run: FinishedRun, tables: Tables, twin: Twin, progress: Progress
-) -> dict[float, pd.DataFrame]:
-    """Train a twin for each ε, with the run's other options. The run's own is among them.
-
-    All are written behind the run's prompt, even if that was chosen by what was counted at its ε.
-    Each takes as long as the run, so it is kept in the run's `internal/` as soon as it is there.
-    """
-    found = {} if twin.epsilon is None else {twin.epsilon: twin.frame}
-    for epsilon in budgets:
-        path = run.internal / f"twin-epsilon-{epsilon:g}.parquet"
-        if path.is_file() and len(kept := read_frame(path)) == len(tables.twin):
-            found[epsilon] = kept
-            continue
-        progress.say(f"a twin at ε = {epsilon:g}")
-        config = replace(run.config, privacy=replace(run.config.privacy, target_epsilon=epsilon))
-        known = LabelRules().settled(run.schema, {})
-        source = Source(
-            tables.train, tables.text, tables.attributes, prompt=run.template, labels=known
-        )
-        _, trained = train_twin(source, config, len(tables.twin), progress)
-        write_frame(trained.frame, path)
-        found[epsilon] = trained.frame
-    return found

@@ -11,8 +11,8 @@ import typer
 import cli
 from evaluation.audit.report import MechanismAudit
 from evaluation.evaluate import EvaluationRequest as Evaluated
-from evaluation.leakage.canary_audit import CanaryRequest as Planted
-from evaluation.leakage.release_audit import AuditRequest as Attacked
+from evaluation.leakage.audits import AuditRequest as Attacked
+from evaluation.leakage.audits import CanaryRequest as Planted
 from evaluation.policy_runs import ComparisonRequest as Compared
 from tests.helpers.commands import run_twinset
 from tests.helpers.refusals import refusal

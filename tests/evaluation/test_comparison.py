@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.comparison import (
-    REAL_ROWS,
-    PolicyTrials,
-)
-from evaluation.findings import ResultsStore
+from evaluation.comparison import REAL_ROWS, PolicyTrials
 from evaluation.leakage.canaries import COPIES, draw_canaries
 from evaluation.policy_runs import ComparisonRequest, read_data
 from evaluation.release import BASELINE
@@ -18,7 +14,6 @@ from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import REDRAWS, reviews
 from twinset.commandline.entry_point import STOPPED
 from twinset.config.options import run_config
-from twinset.errors import InputError
 from twinset.progress import Silent
 from twinset.run.request import Source
 
@@ -26,7 +21,6 @@ GIVEN = ["compare", "train.csv", "--text", "text", "--attribute", "sentiment", "
 GIVEN += ["--rows", "8", "--steps", "2", "--batch-size", "8", "--max-tokens", "64"]
 GIVEN += ["--prompt", "Write a {sentiment} review:", "--classifier", "tfidf", "--output", "out"]
 ORDER = [REAL_ROWS, BASELINE, "uniform", "none"]
-SETTINGS = {"rows": 8, "shapes": (1, 2), "about": {"machine": "a"}}
 
 
 @pytest.fixture
@@ -100,6 +94,7 @@ def test_from_the_command_line_to_its_files_with_a_stop_in_between(compare, monk
         (("--test", "other.csv"), "labels that train.csv lacks"),
         (("--config", "free.toml"), "--policies none"),
         (("--policies", "uniform,adaptive"), "needs constants for the base model"),
+        (("--output", "other"), "holds no results"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_before_any_run(more, message, compare):
@@ -107,10 +102,12 @@ def test_what_cannot_be_compared_is_refused_before_any_run(more, message, compar
     other.assign(sentiment=other["sentiment"] + "ish").to_csv("other.csv", index=False)
     Path("free.toml").write_text("no-privacy = true\n")
     Path("share").mkdir()
+    Path("other.json").write_text("no JSON")
     outcome = compare("--policies", "uniform", *more)
     assert outcome.code == 2, outcome.err
     assert message in outcome.err and outcome.err.count("\n") == 1
     assert not Path("out.json").exists() and not list(Path("share").iterdir())
+    assert Path("other.json").read_text() == "no JSON"
 
 
 def test_a_fifth_is_held_out_by_the_seed(tmp_path):
@@ -123,31 +120,3 @@ def test_a_fifth_is_held_out_by_the_seed(tmp_path):
     assert data.heldout == again.heldout != other.heldout
     moods = dict(zip(table["text"], table["sentiment"], strict=True))
     assert all(moods[t] == m for t, (m,) in zip(data.train.texts, data.train.labels, strict=True))
-
-
-def open_store(path, command="first") -> ResultsStore:
-    return ResultsStore.open(path / "new" / "r.json", SETTINGS, command)
-
-
-def test_a_foreign_file_is_refused_and_left(tmp_path):
-    (tmp_path / "new").mkdir()
-    file = tmp_path / "new" / "r.json"
-    file.write_text("no JSON")
-    with pytest.raises(InputError, match="holds no results"):
-        open_store(tmp_path)
-    assert file.read_text() == "no JSON"
-
-
-def test_two_processes_add_to_one_file(tmp_path):
-    """Each began before the other had written."""
-    first, second = (open_store(tmp_path, command=name) for name in ("first", "second"))
-    first.facts, second.facts = {"a": 1}, {"b": 2}
-    first.add(("uniform", 0), {"bits": 1.5})
-    second.add(("uniform", 0), {"bits": 9.0})  # made again elsewhere: not undone
-    second.add(("none", 0), {"bits": 2.5})
-    first.add(("none", 1), {"bits": 3.5})
-    again = open_store(tmp_path)
-    assert set(again.rows) == {("uniform", 0), ("none", 0), ("none", 1)}
-    assert again.rows[("uniform", 0)] == {"bits": 9.0}
-    assert again.commands == ["first", "second"] and again.facts == {"a": 1, "b": 2}
-    assert [path.name for path in first.path.parent.iterdir()] == ["r.json"]

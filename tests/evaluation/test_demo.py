@@ -6,14 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from evaluation.demo import (
-    KINDS,
-    SATISFIED,
-    SECRETS,
-    TEXT,
-    TOPIC,
-    make_dialogues,
-)
+from evaluation.demo import KINDS, SATISFIED, SECRETS, TEXT, TOPIC, make_dialogues
 from evaluation.findings import Findings
 from evaluation.leakage.names import PLANTED, replay_planted
 from tests.helpers.commands import run_twinset

@@ -9,8 +9,13 @@ from evaluation.leakage.canaries import candidate_losses
 from evaluation.leakage.membership import row_losses
 from evaluation.leakage.names import mean_reciprocal_rank
 from evaluation.utility import classifiers
-from evaluation.utility.classifiers import SentenceEncoder
-from evaluation.utility.dp_classifiers import Budget, EncoderClassifier, PrivateRegression, Recipe
+from evaluation.utility.classifiers import (
+    Budget,
+    EncoderClassifier,
+    PrivateRegression,
+    Recipe,
+    SentenceEncoder,
+)
 from tests.helpers.evaluated import records_of, reviews, twin_of
 from tests.helpers.models import save_tiny_encoder
 from tests.helpers.pretended import Mixed, Pretended, pretended_gpu
@@ -55,7 +60,7 @@ def test_embeddings_are_those_of_the_processor_and_serve_a_private_regression(
         assert reads["copies"] == 1
         here = embedder(device="cpu")
         assert np.allclose(here.encode(TEXTS), expected) and reads["copies"] == 1
-        model = PrivateRegression(encoder, BUDGET, Recipe(np.inf, 2, 0.1))
+        model = PrivateRegression(encoder.encode, BUDGET, Recipe(np.inf, 2, 0.1))
         assert len(model.fit(TEXTS, ["a", "b", "b"]).predict(TEXTS)) == 3
 
 

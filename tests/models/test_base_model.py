@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.import_utils import KERNELS_MIN_VERSION
 
-from evaluation.utility.dp_classifiers import EncoderClassifier
+from evaluation.utility.classifiers import EncoderClassifier
 from tests.helpers.commands import ROOT, run_python
 from tests.helpers.refusals import refusal
 from twinset.models import base_model

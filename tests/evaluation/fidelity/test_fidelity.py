@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluation.fidelity import fidelity
-from evaluation.fidelity.measures import SECOND
+from evaluation.fidelity.measures import SECOND, fidelity
 from evaluation.fidelity.texts import public_perplexity
 from evaluation.findings import Findings
 from evaluation.release import Tables
@@ -92,7 +91,7 @@ TRAIN, HELD_OUT = made_up(400, seed=1), made_up(300, seed=2)
 def measure(twin, train=TRAIN, heldout=HELD_OUT, **options):
     options = {"seed": 0, "progress": Silent()} | options
     tables = Tables(train, heldout, twin, "text", ("mood", "product"))
-    measured, histograms = fidelity(tables, WordEncoder(), **options)
+    measured, histograms = fidelity(tables, WordEncoder().encode, **options)
     return Findings("evaluation", {}, tuple(measured), histograms=tuple(histograms))
 
 

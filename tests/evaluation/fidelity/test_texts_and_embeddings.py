@@ -6,16 +6,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from evaluation.fidelity.embeddings import (
-    frechet_distance,
-    mauve,
-    precision_recall,
-)
 from evaluation.fidelity.texts import (
     DRAWN,
     diversity_scores,
     drawable_ngrams,
     expected_distinct,
+    frechet_distance,
+    mauve,
+    precision_recall,
     row_self_bleus,
     vocabulary_scores,
 )

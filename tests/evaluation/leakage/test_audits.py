@@ -5,7 +5,7 @@ import pytest
 
 import cli
 from evaluation.findings import Findings
-from evaluation.leakage import canary_audit
+from evaluation.leakage import audits
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import reviews, small_run, small_world_in, tables_in
 
@@ -103,10 +103,7 @@ def test_canaries_are_planted_under_each_policy(audited, tiny_base, capsys, monk
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [
-        (("--copies", "-1"), "--copies takes whole numbers"),
-        (("--each", "20"), "--each 20"),
-    ],
+    [(("--copies", "-1"), "--copies takes whole numbers"), (("--each", "20"), "--each 20")],
 )
 def test_odd_requests_are_refused(more, message, tiny_base, capsys):
     ended = canaries(capsys, tiny_base, *more)
@@ -123,7 +120,7 @@ def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not
 ):
     """The audit's positive control: each of its measures finds what was memorised."""
     coins = np.random.default_rng(0).integers(2, size=80).astype(bool)
-    monkeypatch.setattr(canary_audit, "include", lambda m: coins)
+    monkeypatch.setattr(audits, "include", lambda m: coins)
     tables_in(tmp_path, train=24, test=24)
     more = (*CONTROL, *OVERTRAINED, "--max-tokens", "60", "--test", "test.csv", "--epsilon", "4")
     ended = canaries(capsys, tiny_base, *more)

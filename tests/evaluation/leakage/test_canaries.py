@@ -14,7 +14,6 @@ from evaluation.leakage.canaries import (
     EACH,
     FORMATS,
     UNKNOWN,
-    Bigrams,
     Canary,
     Format,
     candidate_losses,
@@ -24,6 +23,7 @@ from evaluation.leakage.canaries import (
     extrapolated_rank,
     numbered_formats,
     plant,
+    rank_in_rows,
 )
 from tests.helpers.evaluated import PROMPT, overfit, token_nats
 from twinset.models.base_model import load_base
@@ -101,13 +101,13 @@ def test_a_model_exposes_what_it_knows_and_else_what_chance_does(tiny_base, monk
     known, unknown = (Canary(DIGITS, secret, LABELS[0], 1) for secret in (731, 184))
     overfit(base, [known.text], asked[2], 5e-3)
     exact = [exposure(*asked, canary) for canary in (known, unknown)]
-    assert (exact[0].rank, exact[0].space, exact[0].method) == (1.0, 1000, "exact rank")
+    assert (exact[0].rank, exact[0].method) == (1.0, "exact rank")
     assert exact[0].bits == math.log2(1000) and exact[1].bits < 4
     monkeypatch.setattr(canaries, "LARGEST_SPACE", 999)
     monkeypatch.setattr(canaries, "SAMPLED", 200)
     for ranked in exact:
         found = exposure(*asked, ranked.canary)
-        assert (found.space, found.method) == (1000, "skew-normal, 200 candidates")
+        assert found.method == "skew-normal, 200 candidates"
         assert found.bits == pytest.approx(ranked.bits, abs=3)
 
 
@@ -133,11 +133,7 @@ def test_extrapolated_exposure_is_the_exact_one_of_a_skew_normal_space(shape):
 
 
 @pytest.mark.parametrize(
-    ("sample", "loss", "rank"),
-    [
-        ([2.0] * 9, 2.0, 550.0),
-        ([1.0, 2.0, math.inf], 1.5, 500.0),
-    ],
+    ("sample", "loss", "rank"), [([2.0] * 9, 2.0, 550.0), ([1.0, 2.0, math.inf], 1.5, 500.0)]
 )
 def test_a_sample_without_a_curve_gives_its_own_rank(sample, loss, rank):
     found, method = extrapolated_rank(np.array(sample), loss, 1000)
@@ -149,9 +145,10 @@ def test_an_echo_is_heard_where_a_secret_was_written(tokenizer):
     small = Canary(FORMATS[0], 417, ("positive",), 1)
     large = Canary(numbered_formats(9)[0], 123_456_789, ("positive",), 1)
     twin = [f"Nothing to see here, {i}." for i in range(50)]
-    assert Bigrams(tokenizer, twin).rank(small, 0).rank > 10
-    loud, among = (
-        Bigrams(tokenizer, [*twin, *[canary.text] * 5]).rank(canary, 0) for canary in (small, large)
+    assert rank_in_rows(tokenizer, twin, [small], 0)[0].rank > 10
+    (loud,), (among,) = (
+        rank_in_rows(tokenizer, [*twin, *[canary.text] * 5], [canary], 0)
+        for canary in (small, large)
     )
-    assert loud.rank == 1 and among.space == 10**9
+    assert loud.rank == 1
     assert among.bits == pytest.approx(np.log2(10_000), abs=0.01)

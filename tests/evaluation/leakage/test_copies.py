@@ -43,7 +43,9 @@ class Bags:
 
 def measure(twin, train, heldout, seed=1):
     found = Findings(
-        "audit", {}, tuple(overlap(twin, train, heldout, Bags(), seed=seed, progress=Silent()))
+        "audit",
+        {},
+        tuple(overlap(twin, train, heldout, Bags().encode, seed=seed, progress=Silent())),
     )
     for m in found.measured:
         assert (m.question, m.score.where) == ("leakage", "private rows")

@@ -19,13 +19,7 @@ from evaluation.leakage.membership import (
     row_losses,
     text_attacks,
 )
-from evaluation.leakage.roc import (
-    MARGIN,
-    Attack,
-    attack_scores,
-    draw_sides,
-    measure_shift,
-)
+from evaluation.leakage.roc import MARGIN, Attack, attack_scores, draw_sides, measure_shift
 from tests.helpers.evaluated import SCHEMA, records_of, token_nats, twin_of
 from twinset.errors import InputError
 from twinset.models.base_model import load_base

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binom
 
-from evaluation.leakage import one_run
-from evaluation.leakage.one_run import epsilon_lower_bound, one_run_audit
+from evaluation.leakage import roc
+from evaluation.leakage.roc import epsilon_lower_bound, one_run_audit
 
 M = 200
 
@@ -109,7 +109,7 @@ def test_a_mechanism_that_tells_all_is_found_out_and_one_that_tells_nothing_is_n
 
 
 def test_inclusion_is_a_fair_coin_that_no_seed_repeats():
-    draws = np.array([one_run.include(50) for _ in range(400)])
+    draws = np.array([roc.include(50) for _ in range(400)])
     assert abs(draws.mean() - 0.5) < 0.02  # 5.6 standard deviations
     assert np.abs(np.corrcoef(draws.T) - np.eye(50)).max() < 0.3
     assert len({tuple(row) for row in draws.tolist()}) == 400

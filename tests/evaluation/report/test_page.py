@@ -20,9 +20,7 @@ from twinset import __version__
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.privacy.accounting.accountant import up_decimals
-from twinset.privacy.accounting.events import (
-    IndividualGaussian,
-)
+from twinset.privacy.accounting.events import IndividualGaussian
 from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.table.read import write_frame
@@ -43,7 +41,7 @@ def test_the_answers_stand_on_top_and_the_guarantee_word_for_word_below(page):
     assert facts == f"6 rows · {date.today():%-d %B %Y} · twinset {__version__}"
     below = section(page, "guarantee")
     assert claim.sentence in below.text and "record (add or remove one record)" in below.text
-    assert [dd.text for dd in below.find("dd")] == ["2.16", "10−5"]
+    assert [dd.text for dd in below.find("dd")] == ["2.16", "10⁻⁵"]
     assert all(line in below.text for line in (*claim.covers, *claim.excludes))
     assert "No guarantee" not in page.root.text
     assert "12 test rows occur in train too" in page.root.text

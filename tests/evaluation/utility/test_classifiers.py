@@ -13,20 +13,16 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from evaluation.findings import proportion
 from evaluation.release import labelled
-from evaluation.utility.classifiers import SentenceEncoder, make_classifiers
-from evaluation.utility.dp_classifiers import (
+from evaluation.utility.classifiers import (
     Budget,
     EncoderClassifier,
     LinearOverTable,
     PrivateRegression,
     Recipe,
+    SentenceEncoder,
+    make_classifiers,
 )
-from evaluation.utility.usefulness import (
-    classification_scores,
-    score_agreement,
-    targets,
-    train_on,
-)
+from evaluation.utility.usefulness import classification_scores, score_agreement, targets, train_on
 from tests.helpers.evaluated import reviews, without_downloads
 from tests.helpers.models import save_tiny_encoder
 from twinset.config import PolicyConfig
@@ -152,7 +148,7 @@ def accuracy(model):
 
 def regression(budget, rows=600, **options):
     train = reviews(rows, seed=0)
-    model = PrivateRegression(SentenceEncoder(), budget, **options)
+    model = PrivateRegression(SentenceEncoder().encode, budget, **options)
     return model.fit(train["text"].tolist(), train["product"].tolist())
 
 
@@ -237,7 +233,7 @@ def test_a_policy_that_no_theorem_covers_is_guaranteed_nothing(tiny_encoder, mon
         options = PolicyConfig("adaptive", "published")
         return make_policy(replace(setting, options=options, weights=torch.linspace(0, 1, 160)))
 
-    monkeypatch.setattr("evaluation.utility.dp_classifiers.make_policy", published)
+    monkeypatch.setattr("evaluation.utility.classifiers.make_policy", published)
     model = encoder(tiny_encoder, budget=BUDGET, recipe=ONE_EPOCH)
     given = guarantee(model.ledger, CLASSIFIER)
     assert given.epsilon is None and given.sentence.startswith("No privacy guarantee")

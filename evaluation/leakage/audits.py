@@ -1,15 +1,19 @@
-"""What does training remember? `twinset audit canaries`: plant secrets, train, ask for them.
+"""Does it leak? `twinset audit RUN|TWIN` and `twinset audit canaries`: every attack, run and told.
 
-Two kinds of canaries enter every run. Secrets of a known space, planted 0, 1, 10 and 100 times, are
-ranked among all that they could have been: exposure. Others are records of their own that a coin
-put in: telling them from those it left out bounds ε from below. Beside them, membership inference
-on real rows. Results are kept after every policy, and the same command resumes from them.
+The first attacks what was released. Members are rows the twin was made from, non-members rows of
+the same kind that it was not made from. What only the twin is needed for is done without a model.
+
+The second asks what training remembers: plant secrets, train, ask for them. Two kinds of canaries
+enter every run. Secrets of a known space, planted 0, 1, 10 and 100 times, are ranked among all that
+they could have been: exposure. Others are records of their own that a coin put in: telling them
+from those it left out bounds ε from below. Beside them, membership inference on real rows. Results
+are kept after every policy, and the same command resumes from them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twinset.bounds import check_number, check_options, within
+from twinset.bounds import SEEDS, check_number, check_options, within
 from twinset.config import ROWS, RunConfig
 from twinset.config.plan import default_delta, make_plan
 from twinset.errors import InputError
@@ -28,51 +32,141 @@ from twinset.privacy.statement.theorems import UNIT
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
-from twinset.table.records import Records
+from twinset.table.read import Layout, read_frame
+from twinset.table.records import Records, records_from_frame, with_joined_text
 from twinset.table.tokenization import prompt_tokens, tokenise
 
 from ..findings import (
+    ATTACKED,
     CANARIES,
     LENGTHS,
     PLANTED,
     SECRETS,
-    Curve,
     Findings,
     Measured,
     Score,
     check_settings,
     mean,
 )
-from ..policy_runs import (
-    ComparisonRequest,
-    Data,
-    policy_config,
-    read_data,
-    write_untrained_twin,
-)
-from ..release import Twin, records_to_frame, take_records
+from ..policy_runs import ComparisonRequest, Data, policy_config, read_data, write_untrained_twin
+from ..release import Release, Twin, public_rows, records_to_frame, take_records
+from ..utility.classifiers import SentenceEncoder
 from .canaries import (
     ECHOED,
     MORE_FORMATS,
-    Bigrams,
     Format,
     draw_canaries,
     exposure,
     numbered_formats,
     plant,
+    rank_in_rows,
     write_coin_canaries,
 )
-from .membership import model_attacks, row_losses, text_attacks
-from .one_run import include, one_run_audit
-from .roc import MODEL, RELEASED, draw_sides, separation
+from .copies import overlap
+from .membership import find_base, model_attacks, row_losses, text_attacks
+from .names import mean_reciprocal_rank, phone_exposure, replay
+from .roc import (
+    BOUND,
+    CLAIM,
+    MODEL,
+    RELEASED,
+    Attack,
+    draw_sides,
+    include,
+    one_run_audit,
+    separation,
+)
 
-CLAIM = "claimed epsilon"
-EXPOSURE = "exposure by copies"
+FILE = "audit.json"
+ROWS_TRIED = 1000  # of members and of non-members that attacks look at
 COPIES = (0, 1, 10, 100)  # those of no copy were never seen: what chance gives
 EACH = 3  # canaries of each number of copies
 COINS = 200  # canaries for the lower bound, half of them planted
 DIGITS = 3  # of a secret number: names have a space of the same size
 OPENINGS = 32  # rows of the base model whose beginnings coins' canaries share
+
+
+# -- what was released -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AuditRequest:
+    """What is attacked, with which rows."""
+
+    members: Path  # the private table
+    non_members: Path  # real rows held out
+    text: str | None = None  # column, or the template it was joined by. None: the run's, or a guess
+    layout: Layout = Layout()  # of the files of real rows, where it is not to be detected
+    attributes: tuple[str, ...] = ()  # label columns. Empty: the run's, or a guess.
+    rows: int = within(ROWS_TRIED, ATTACKED)  # members, and non-members, that are tried, at most
+    seed: int = within(0, SEEDS)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers out of range."""
+        check_options(self)
+
+
+def audit_release(
+    release: Release,
+    request: AuditRequest,
+    command: str,
+    progress: Progress,
+    model: TwinModel | None = None,
+) -> Findings:
+    """Attack a release: its model, or else that of its run folder, and the twin alone."""
+    notes: list[str] = []
+    run, seed = release.run, request.seed
+    paths = request.members, request.non_members
+    joined = [
+        with_joined_text(frame, request.text, list(frame))[:2]
+        for frame in (read_frame(path, layout=request.layout) for path in paths)
+    ]
+    text, attributes = release.columns(joined[0][1], request.attributes, notes)
+    twin = [str(cell) for cell in release.twin.frame[text].dropna()]
+    if not twin:
+        raise InputError(f"{release.path}: the twin has no texts; give another file")
+    real: list[Records] = []
+    for path, (frame, _) in zip(paths, joined, strict=True):
+        frame = frame if run is None else public_rows(frame, run.schema, run.labels)
+        read = records_from_frame(frame, text, attributes, source=str(path), drop_empty=True)
+        real.append(read[0])
+    members, others = real
+    sides = draw_sides(members, others, request.rows, seed)
+    notes += sides.notes
+    measured: list[Measured] = []
+    if run is not None and model is None:
+        model = TwinModel.load(run.root, release.device)
+    if model is None:
+        attacks: list[Attack] = []
+        notes.append("the model was not attacked: name its run folder")
+    else:
+        base = None  # without a run nothing says which model it was before
+        if run is not None:
+            training, device = run.config.training, run.config.speed.device
+            base = find_base(training.base_model, model.base_origin, progress.say, device)
+        attacks, more = model_attacks(model, base, sides.members, sides.non_members, progress)
+        for rows, records in (("train", sides.members), ("held-out", sides.non_members)):
+            measured += phone_exposure(model, records, rows, seed=seed, progress=progress)
+            try:
+                measured += mean_reciprocal_rank(model, records, rows, seed=seed, progress=progress)
+            except InputError as error:
+                more.append(f"names were not asked for: {error}")
+        notes += dict.fromkeys(more)
+    measured += sides.measured
+    encode = SentenceEncoder(progress.say, release.device).encode
+    tried = sides.members.texts, sides.non_members.texts
+    attacks += text_attacks(twin, *tried, encode, progress)
+    measured += overlap(twin, members.texts, others.texts, encode, seed=seed, progress=progress)
+    replayed, more = replay(twin, members.texts, others.texts, progress=progress)
+    judged, curve, rates = separation(attacks, seed)
+    counted = {"twin": len(twin), "members": len(members), "non-members": len(others)}
+    about = {"seed": seed, "rows": counted, "tried": request.rows}
+    about = release.about(command, request.members) | about
+    scores = (*judged, *measured, *replayed)  # what attacks are worth comes first
+    return Findings("audit", about, scores, (curve,), notes=(*notes, *more, *rates))
+
+
+# -- what training remembers -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -101,11 +195,7 @@ class CanaryRequest:
 
 
 def parse_copies(text: str) -> tuple[int, ...]:
-    """Return the numbers of "0,1,10,100".
-
-    Raises:
-        InputError: something is no whole number, or too many.
-    """
+    """Return the numbers of "0,1,10,100", or refuse what is no whole number, or too large."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise InputError("`copies` takes whole numbers with commas between: 0,1,10,100")
@@ -120,10 +210,8 @@ def audit_canaries(
 ) -> Findings:
     """Plant, train and ask for each policy that the results at `output` lack.
 
-    The results are a JSON file that is kept after every policy.
-
-    Raises:
-        InputError: something cannot be used, or the results there are of other settings.
+    The results are a JSON file that is kept after every policy. Those of other settings are
+    refused.
     """
     configs = {name: policy_config(config, name) for name in request.rows.policies}
     data = read_data(request.rows, config.training.seed, progress)
@@ -162,28 +250,11 @@ def audit_canaries(
         about = {**findings.about, "policies": [*findings.about["policies"], name]}
         about["bounds"] = about["bounds"] | {name: found.about}
         measured = (*findings.measured, *found.measured)
-        others = [c for c in findings.curves if not c.name.startswith(EXPOSURE)]
-        findings = replace(
-            findings,
-            about=about,
-            measured=measured,
-            curves=(*_exposure_curves(measured), *others, *found.curves),
-            notes=tuple(dict.fromkeys((*findings.notes, *found.notes))),
-        )
+        curves = (*findings.curves, *found.curves)
+        notes = tuple(dict.fromkeys((*findings.notes, *found.notes)))
+        findings = Findings("canaries", about, measured, curves, notes=notes)
         findings.save(output)
     return findings
-
-
-def _exposure_curves(measured: Sequence[Measured]) -> Iterator[Curve]:
-    """Yield exposure against copies, a line each policy: by the model, and by the released rows."""
-    for sees in (MODEL, RELEASED):
-        series: dict[str, list[tuple[float, ...]]] = {}
-        for m in measured:
-            if m.score.name == "exposure" and m.place["sees"] == sees:
-                point = (float(m.place["copies"]), m.score.value, m.score.low, m.score.high)
-                series.setdefault(m.place["policy"], []).append(point)
-        title = f"{EXPOSURE}, seen in the {sees}"
-        yield Curve("leakage", title, "copies", "exposure, bits", series)
 
 
 class PlantedTable:
@@ -233,22 +304,22 @@ class PlantedTable:
         members, others = sides.members, sides.non_members
         attacks, notes = model_attacks(model, self._base, members, others, self._progress)
         attacks += text_attacks(texts, members.texts, others.texts, None, self._progress)
-        judged = separation(attacks, self._seed, place)
-        curve = replace(judged.curve, name=f"{judged.curve.name}, policy {name}")
-        measured = [*judged.measured, *sides.measured]
-        notes = [*sides.notes, *notes, *judged.notes]
+        judged, curve, rates = separation(attacks, self._seed, place)
+        curve = replace(curve, name=f"{curve.name}, policy {name}")
+        measured = [*judged, *sides.measured]
+        notes = [*sides.notes, *notes, *rates]
 
         # Mean exposure by copies, asked of the model and of the released rows. Read it beside the
         # one of secrets with no copy, which nobody has seen.
-        bigrams, asked = Bigrams(model.tokenizer, texts), (model.model, model.tokenizer)
+        asked = model.model, model.tokenizer
         by_model = [
             exposure(*asked, self._prompts[s.label], s, seed=self._seed) for s in self._secrets
         ]
-        by_rows = [bigrams.rank(secret, self._seed) for secret in self._secrets]
+        by_rows = rank_in_rows(model.tokenizer, texts, self._secrets, self._seed)
         for sees, found in ((MODEL, by_model), (RELEASED, by_rows)):
             for copies in self._request.copies:
                 some = [each for each in found if each.canary.copies == copies]
-                space, bits = some[0].space, [each.bits for each in some]
+                space, bits = some[0].canary.format.space, [each.bits for each in some]
                 most = float(np.log2(min(space, ECHOED) if sees == RELEASED else space))
                 where = {**place, "copies": str(copies), "sees": sees}
                 where |= {"candidates": str(space), "method": some[0].method}
@@ -268,7 +339,11 @@ class PlantedTable:
                 gained = self._losses_before - self._coin_losses(model)
                 audit = one_run_audit(gained, self._included, delta)
                 bound = asdict(audit)
-                measured.append(audit.measured(place))
+                # Nothing is known above a lower bound, so its interval is open.
+                ends = audit.epsilon, audit.epsilon, math.inf
+                score = Score(BOUND, *ends, "minimise", 0.0, math.inf, audit.canaries)
+                where = {"attack": "one run", "sees": "model", **place}
+                measured.append(Measured("leakage", score, where))
             if (claimed := twin.epsilon) is not None:
                 score = Score(CLAIM, claimed, claimed, claimed, "minimise", 0.0, math.inf, 1)
                 measured.append(Measured("leakage", score, place))
