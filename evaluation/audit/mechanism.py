@@ -19,7 +19,7 @@ from torch import Tensor
 
 from twinset.config import PolicyConfig
 from twinset.models.device import CPU, device_of
-from twinset.policies import MechanismParams, make_policy
+from twinset.policies import MechanismParams
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import (
     Event,
@@ -212,7 +212,7 @@ class Step:
         weights = torch.full((last + 1,), OTHERS_WEIGHT, dtype=torch.float64)
         weights[-1] = target.weight
         self.sigma, noise = target.noise_multiplier * self.drawn, self.noise_source()
-        self.policy = make_policy(
+        self.policy = target.policy.policy_class(
             MechanismParams(
                 self.sigma, MAX_GRAD_NORM, 1.0, noise, target.policy, LEAST_SHARE, weights
             )
@@ -231,7 +231,9 @@ class Step:
         self.moments: list[tuple[Tensor, float]] = []
         for units in (self.everyone, self.others):
             self.sums[units] = self.noiseless(units)
-            known = self.policy.noiseless(self.split(self.sums[units]))
+            known = self.split(self.sums[units].clone())  # what is released, but for the noise
+            for scale, total in zip(scales, known, strict=bool(scales)):
+                scale.times_(total)
             mean = torch.cat([total.flatten() for total in known]) / self.noise_shape
             std = self.sigma * MAX_GRAD_NORM * self.policy.noise_scale(units)
             self.moments.append((mean / self.divisor(units), std / self.divisor(units)))
@@ -304,12 +306,15 @@ def audit_step(
         noise = event.noise_multiplier * step.overstated
         event = replace(event, noise_multiplier=noise, sample_rate=sample_rate, steps=steps)
     covered = epsilon([event], delta, weight)
-    nominal = step.policy.nominal_event(sigma, sample_rate, steps, step.everyone)
-    claimed = epsilon([nominal], delta) if nominal else covered
+    claimed = covered
+    if step.policy.claims_more:  # what the paper claims of steps with this batch
+        sigma *= step.policy.noise_scale(step.everyone)
+        claimed = epsilon([SubsampledGaussian(sigma, sample_rate, steps)], delta)
     what = "one step" if steps == 1 else f"{steps} steps at sample rate {sample_rate:g}"
     if step.policy.weighs:
         what += f", privacy weight {weight:g}"
-    return Finding(what, claimed, bound, delta, trials, covered if nominal else None)
+    more = covered if step.policy.claims_more else None
+    return Finding(what, claimed, bound, delta, trials, more)
 
 
 # -- what a run releases once ----------------------------------------------------------------------

@@ -20,7 +20,7 @@ from twinset.config import PolicyConfig
 from twinset.errors import InputError
 from twinset.files.atomic import write_text
 from twinset.models.device import AUTO, check_device
-from twinset.policies import forms_of, policy_names
+from twinset.policies import POLICIES
 
 from ..findings import about, markdown_table
 from .faults import FAULTS, RELEASE_FAULTS
@@ -148,10 +148,10 @@ def main(
     # Every registered policy, once for each form that differs, then what a run releases once, and
     # last what is broken on purpose, by a single step.
     cases: dict[str, Callable[[], list[Finding]]] = {}
-    for policy in policy_names():
-        for form in (found.form for found in forms_of(policy)):
-            audit = MechanismAudit(PolicyConfig(policy, form), trials=trials, delta=delta)
-            cases[f"{policy}, {form}"] = audit.run_steps
+    for policy in dict.fromkeys(POLICIES.values()):
+        attacked = PolicyConfig(policy.name, policy.form)
+        audit = MechanismAudit(attacked, trials=trials, delta=delta)
+        cases[f"{policy.name}, {policy.form}"] = audit.run_steps
     cases["releases"] = MechanismAudit(trials=trials, delta=delta).run_releases
     for fault in (*FAULTS, *RELEASE_FAULTS):
         audit = MechanismAudit(fault=fault, trials=fault_trials, delta=delta)

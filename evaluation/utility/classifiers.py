@@ -34,7 +34,7 @@ from twinset.models.assets import (
 )
 from twinset.models.base_model import ModelFiles
 from twinset.models.device import AUTO, device_of
-from twinset.policies import MechanismParams, make_policy
+from twinset.policies import MechanismParams
 from twinset.privacy.accounting.accountant import calibrate_noise_multiplier
 from twinset.privacy.clipping import ClassifierClipping, LabelledRows
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
@@ -232,7 +232,7 @@ def fit_privately(
     else:
         sigma = calibrate_noise_multiplier(budget.epsilon, budget.delta, rate, steps)
         params = MechanismParams(sigma, recipe.max_grad_norm, rate, Randomness.from_os())
-    policy = make_policy(params)
+    policy = params.options.policy_class(params)
     if budget is not None:
         run = MechanismRun(
             delta=budget.delta,

@@ -4,6 +4,7 @@ The file is `added/split.py`. Nothing else in twinset knows it.
 """
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -23,7 +24,7 @@ ADDED = Path(__file__).parent / "added"
 ENOUGH, DELTA = 2000, 0.05  # as in the tests of the mechanism audit; the fault is three times σ
 # Python with the folder of the added file among those that policies are looked for in.
 PRELUDE = f"""
-import importlib.util, sys
+import importlib.util, json, sys
 spec = importlib.util.find_spec("twinset.policies")
 spec.submodule_search_locations.append({str(ADDED)!r})
 module = sys.modules["twinset.policies"] = importlib.util.module_from_spec(spec)
@@ -31,12 +32,9 @@ spec.loader.exec_module(module)
 import twinset
 twinset.policies = module
 import cli
-sys.exit(cli.main(sys.argv[1:]))
+for arguments in json.loads(sys.argv[1]):
+    print("code", cli.main(arguments))
 """
-
-
-def command(*arguments):
-    return run_python("-c", PRELUDE, *arguments, COLUMNS="200", TERMINAL_WIDTH="200")
 
 
 @pytest.fixture
@@ -70,16 +68,19 @@ def test_it_is_found_by_name_and_its_guarantee_is_stated(split):
 
 
 def test_its_option_is_in_help_and_a_run_states_its_guarantee(tmp_path, tiny_base):
-    shown = command("generate", "--help")
-    assert "--split-ratio" in shown.stdout and "split" in shown.stdout, shown.stderr
     table, run = tmp_path / "t.csv", tmp_path / "run"
     GOOD.to_csv(table, index=False)
-    given = ("finetune", table, *COLUMNS, "--base-model", tiny_base, "--run", run, *QUICK)
-    made = command(*given, "--epsilon", "60", "--noise-policy", "split", "--split-ratio", "3")
-    assert made.returncode == 0, made.stderr
-    assert "differentially private for each record" in made.stdout
-    idle = command(*given, "--split-ratio", "3")
-    assert idle.returncode == 2 and "does nothing without --noise-policy split" in idle.stderr
+    given = ["finetune", table, *COLUMNS, "--base-model", tiny_base, "--run", run, *QUICK]
+    given += ["--split-ratio", 3]
+    made = [*given, "--epsilon", 60, "--noise-policy", "split"]
+    commands = [list(map(str, each)) for each in (["generate", "--help"], given, made)]
+    done = run_python("-c", PRELUDE, json.dumps(commands), COLUMNS="200", TERMINAL_WIDTH="200")
+    shown, idle, trained, _ = done.stdout.split("code ")
+    assert "--split-ratio" in shown and "split" in shown, done.stderr
+    assert idle.startswith("0") and trained.startswith("2")  # codes of the commands before
+    assert "does nothing without --noise-policy split" in done.stderr
+    assert "differentially private for each record" in trained
+    assert done.stdout.endswith("code 0\n"), done.stderr
 
 
 def attacked(options):

@@ -124,7 +124,7 @@ def test_scaled_noise_is_on_a_grid_too(monkeypatch):
     options = PolicyConfig("importance", "published")
     params = MechanismParams(0.7, 1.0, 0.1, Randomness.for_tests(1), options)
     policy = importance.PublishedImportance(params)
-    monkeypatch.setattr(policy, "noise_scales", lambda: [scales])
+    monkeypatch.setattr(policy, "noise_shapes", lambda parameters: [scales])
     released = policy.release([torch.full((150_000,), 0.123)], [])[0][0].double().numpy()
     std = 0.7 * scales.double().numpy()
     multiples = released / grid_step(std)

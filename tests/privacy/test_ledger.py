@@ -13,7 +13,7 @@ import torch
 from tests.helpers.handover import ledger
 from twinset.config import PolicyConfig
 from twinset.files.atomic import write_json
-from twinset.policies import POLICIES, MechanismParams, make_policy
+from twinset.policies import POLICIES, MechanismParams
 from twinset.privacy.accounting.events import (
     GaussianRelease,
     IndividualGaussian,
@@ -196,7 +196,7 @@ def test_there_is_no_entry_without_a_policy():
 def spent(key, noise_multiplier=1.0):
     draws, weights = Randomness.for_tests(0), torch.tensor([0.5, 1.0])
     params = MechanismParams(noise_multiplier, 1.0, 0.1, draws, PolicyConfig(*key), 0.5, weights)
-    return make_policy(params).release([torch.zeros(2)], [0, 1])[1]
+    return POLICIES[key](params).release([torch.zeros(2)], [0, 1])[1]
 
 
 @pytest.mark.parametrize("key", POLICIES, ids="-".join)

@@ -12,7 +12,7 @@ from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
 from twinset.config.plan import make_plan
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import NATS_TOKENS_AT_ONCE, nats_per_token
-from twinset.policies.adaptive import read_weight_scale
+from twinset.policies.adaptive import Adaptive, AdaptiveOptions
 from twinset.privacy.mechanism.units import nearest_shares
 
 TEXTS = [[5, 9, 7, 3], [11, 2], list(range(1, 30)), [8] * 200]  # the last is longer than the model
@@ -49,7 +49,7 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
     pd.DataFrame({"words": sentences}).to_csv("public.csv", index=False)
     fit = f"weight-scale public.csv --output scale.json --quiet --base-model {tiny_base}".split()
     assert run_twinset(capsys, *fit, "--text", "words", "--precision", "float32").code == 0
-    scale = read_weight_scale(base, "scale.json")
+    scale = Adaptive.weight_scale(AdaptiveOptions(weight_scale="scale.json"), base)
     ids = base.tokenizer([f" {s}" for s in sentences], add_special_tokens=False)["input_ids"]
     end = base.tokenizer.eos_token_id
     nats = nats_per_token(base.model, [[*row, end][:256] for row in ids], end)

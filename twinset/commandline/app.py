@@ -282,14 +282,15 @@ def detect(
     if samples is not None:
         detection.check_samples(samples, overwrite, data)
     flags = detection.detector_named(detector)
-    texts, secrets, rows = detection.read_texts(data, text, secret or (), split)
     with Console(quiet) as progress:
         on_progress = partial(progress.count, "texts")
-        found = detection.measure_coverage(list(texts.values()), secrets, flags, on_progress)
+        found, texts = detection.measure_coverage(
+            data, text, flags, secret or (), split, on_progress
+        )
         if samples is not None:
             written = detection.write_samples(samples, texts, flags, number, seed)
             progress.say(f"{samples}: {written} masked texts; what was missed is in it: keep it")
-    facts = {"not_protected": detection.NOT_PROTECTED, "detector": flags.name, "rows": rows}
+    facts = {"not_protected": detection.NOT_PROTECTED, "detector": flags.name}
     lines = [detection.NOT_PROTECTED, *detection.describe_coverage(found)]
     show(facts | found, lines, as_json)
 

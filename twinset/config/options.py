@@ -26,14 +26,7 @@ from twinset.config.run_config import HOLD_OUT as HOLD_OUT_BOUNDS
 from twinset.config.run_config import ROWS as ROWS_BOUNDS
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
-from twinset.policies import (
-    PolicyConfig,
-    PolicyOptions,
-    find_policy,
-    forms_of,
-    owners_of_option,
-    policy_names,
-)
+from twinset.policies import POLICIES, PolicyConfig, PolicyOptions, find_policy, policy_names
 
 
 @dataclass(frozen=True)
@@ -264,14 +257,18 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
     policy = config.policy
     for name in () if any_policy else options:
         # refuse what looks as if it protected somebody, and would do nothing
-        used, needs, owners = True, "", owners_of_option(name)
+        used, needs = True, ""
+        # the policies that have an option of their own of this name
+        is_shared = hasattr(PolicyOptions, name)
+        owners = [p for p in POLICIES.values() if not is_shared and hasattr(p.options, name)]
         if name == "detector":
             used = policy.policy_class.masks(policy)
             masking = [n for n in policy_names() if find_policy(n).masks(PolicyOptions())]
             needs = " or ".join([*(f"`noise_policy={n}`" for n in masking), "`redact_only`"])
         elif owners:
             used, needs = policy.policy_class in owners, f"`noise_policy={owners[0].name}`"
-            if len(owners) == 1 and len(forms_of(owners[0].name)) > 1:
+            forms = {p for p in POLICIES.values() if p.name == owners[0].name}
+            if len(owners) == 1 and len(forms) > 1:
                 needs += f" in its {owners[0].form} form"
         if not used:
             raise InputError(f"`{name}` does nothing without {needs}; leave it out")

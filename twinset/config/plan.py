@@ -123,7 +123,9 @@ class Plan:
         """What its owner must know before it runs."""
         if self.target_epsilon is None:
             return ["no privacy was asked for: treat model and twin as private"]
-        found = self.policy_class.warnings(self.target_epsilon, self.highest_epsilon)
+        policy, known = self.policy_class, (self.target_epsilon, self.highest_epsilon)
+        found = [each.format(target=known[0], highest=known[1]) for each in policy.warned]
+        found = [*policy.theorem.caveats, *found]
         if self.target_delta * self.records >= 1:
             found.append(
                 f"δ = {self.target_delta:g} is not below 1/N: it would permit publishing some of "
@@ -215,7 +217,7 @@ def make_plan(records: int, config: RunConfig) -> Plan:
         noise_multiplier=0.0,
         learning_rate=rate if rate is not None else usual_rate,
         mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
-        policy=policy.key,
+        policy=(policy.noise_policy, policy.policy_form),
         group_size=privacy.group_size,
         **find_release_noise(privacy, target, delta, steps == 0),
     )

@@ -20,9 +20,6 @@ from twinset.policies.policy import (
     PolicyForm,
     PolicyOptions,
     find_policy,
-    forms_of,
-    make_policy,
-    owners_of_option,
     policy_names,
     register,
 )
@@ -59,9 +56,6 @@ __all__ = [
     "PolicyForm",
     "PolicyOptions",
     "find_policy",
-    "forms_of",
-    "make_policy",
-    "owners_of_option",
     "policy_names",
     "register",
 ]

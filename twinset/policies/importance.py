@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from twinset.bounds import bounded
 from twinset.errors import InputError
-from twinset.policies.policy import (
-    MechanismParams,
-    NoisePolicy,
-    PolicyOptions,
-    register,
-)
-from twinset.privacy.accounting.events import Event, SubsampledGaussian
+from twinset.policies.policy import MechanismParams, NoisePolicy, PolicyOptions, register
+from twinset.privacy.accounting.events import Event
 from twinset.privacy.statement.theorems import IMPORTANCE, IMPORTANCE_PUBLISHED
 
 if TYPE_CHECKING:
@@ -27,23 +22,29 @@ if TYPE_CHECKING:
     from twinset.privacy.clipping.gradient_uses import Scale
 
 
-def _knob(default: float, low: float, high: float, help: str) -> Any:
-    return bounded(default, low, high, f"importance: {help}", expert=True)
-
-
 @dataclass(frozen=True)
 class ImportanceOptions(PolicyOptions):
     """Options of importance."""
 
     # β₁ and β₂ of the moving averages of the sensitivity |g̃ · θ| and of its deviation, α, the
     # quantiles that set the unit of importance, and b.
-    importance_beta1: float = _knob(0.85, 0, 1, "of the average of the sensitivity.")
-    importance_beta2: float = _knob(0.85, 0, 1, "of the average of its deviation.")
-    importance_alpha: float = _knob(0.5, 0, 1, "how far to draw it to its mean.")
-    importance_low: float = _knob(0.25, 0, 1, "lower quantile of its unit.")
-    importance_high: float = _knob(0.75, 0, 1, "upper quantile of its unit.")
-    importance_bound: float = _knob(
-        2.0, 1, 100, "each factor of s is within 1/b and b; 1 is uniform."
+    importance_beta1: float = bounded(
+        0.85, 0, 1, "importance: of the average of the sensitivity.", expert=True
+    )
+    importance_beta2: float = bounded(
+        0.85, 0, 1, "importance: of the average of its deviation.", expert=True
+    )
+    importance_alpha: float = bounded(
+        0.5, 0, 1, "importance: how far to draw it to its mean.", expert=True
+    )
+    importance_low: float = bounded(
+        0.25, 0, 1, "importance: lower quantile of its unit.", expert=True
+    )
+    importance_high: float = bounded(
+        0.75, 0, 1, "importance: upper quantile of its unit.", expert=True
+    )
+    importance_bound: float = bounded(
+        2.0, 1, 100, "importance: each factor of s is within 1/b and b; 1 is uniform.", expert=True
     )
 
     def __post_init__(self) -> None:
@@ -57,7 +58,8 @@ class ImportanceOptions(PolicyOptions):
 class Importance(NoisePolicy):
     """z ~ N(0, σ²C²I) added to Σ clip(gᵢ / s), and the result multiplied by s.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, IMPORTANCE.
+    s is chosen from what was released so far, before a record of the step is read. For what it
+    guarantees see `twinset.privacy.statement.theorems`, IMPORTANCE.
 
     Args:
         params: with the options of importance.
@@ -66,7 +68,7 @@ class Importance(NoisePolicy):
     name = "importance"
     theorem = IMPORTANCE
     options = ImportanceOptions
-    kept = ("_sensitivity", "_deviation", "_drawn", "_releases")
+    kept = ("_sensitivity", "_deviation", "_releases", "mean_noise", "claimed")
 
     def __init__(self, params: MechanismParams) -> None:
         assert isinstance(params.options, ImportanceOptions)
@@ -75,41 +77,51 @@ class Importance(NoisePolicy):
         self._sensitivity: list[Tensor] = []  # S̄ of eq. 3
         self._deviation: list[Tensor] = []  # Ū of eq. 4
         self._scales: list[Scale] = []
-        self._drawn: list[Tensor] = []  # of each parameter: the sum of its mean s over releases
         self._releases = 0
 
     def scales(self) -> list[Scale]:
-        """Choose the next step's geometry from what was released so far."""
-        self._scales = factored(self.importance(), self._options)
-        return self._scales
+        """Return a scale for each parameter: one level for all of it, times rows and columns."""
+        import torch
 
-    def importance(self) -> list[Tensor]:
-        """Return I = S̄ · Ū of each parameter (eq. 5). Empty before the first release."""
-        return [s * u for s, u in zip(self._sensitivity, self._deviation, strict=True)]
+        from twinset.privacy.clipping.gradient_uses import Scale
+
+        # I = S̄ · Ū of each parameter (eq. 5)
+        importance = [s * u for s, u in zip(self._sensitivity, self._deviation, strict=True)]
+        self._scales = []
+        if importance:
+            levels = noise_factor(torch.stack([i.mean() for i in importance]), self._options)
+            for level, i in zip(levels, importance, strict=True):
+                if i.dim() == 2:
+                    rows, columns = (noise_factor(i.mean(d), self._options) for d in (1, 0))
+                    self._scales.append(Scale(level * columns, rows))
+                else:
+                    self._scales.append(Scale(level * noise_factor(i, self._options)))
+        return self._scales
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
         """Add noise in place, in the geometry of `scales`, and leave it."""
+        import torch
+
         noisy, event = super().release(sums, records)
         for scale, total in zip(self._scales, noisy, strict=bool(self._scales)):
             scale.times_(total)
-        self._note([scale.mean() for scale in self._scales], len(sums))
+        self._note([scale.mean() for scale in self._scales] or [torch.ones(())] * len(sums))
         return noisy, event
 
-    def _note(self, means: list[Tensor], parameters: int) -> None:
-        """Take the mean s of each parameter in one release. Empty: all are 1."""
+    def _note(self, means: list[Tensor]) -> None:
+        """Take the mean s of each parameter in one release into `mean_noise`."""
         import torch
 
-        means = means or [torch.ones(())] * parameters
-        so_far = self._drawn or [torch.zeros(())] * parameters
-        self._drawn = [a + b for a, b in zip(so_far, means, strict=True)]
         self._releases += 1
+        now = torch.stack(means).tolist()
+        pairs = zip(self.mean_noise or [0.0] * len(now), now, strict=True)
+        self.mean_noise = [mean + (new - mean) / self._releases for mean, new in pairs]
 
     def update_statistics(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
         """Take a released gradient, and the weights before it is applied, into the averages."""
         import torch
 
-        options = self._options
-        b1, b2 = options.importance_beta1, options.importance_beta2
+        b1, b2 = self._options.importance_beta1, self._options.importance_beta2
         seen = [(g * p.detach()).abs() for g, p in zip(gradients, parameters, strict=True)]
         if not self._sensitivity:
             self._sensitivity = [torch.zeros_like(s) for s in seen]
@@ -117,11 +129,6 @@ class Importance(NoisePolicy):
         for mean, deviation, now in zip(self._sensitivity, self._deviation, seen, strict=True):
             mean.mul_(b1).add_(now, alpha=1 - b1)
             deviation.mul_(b2).add_((now - mean).abs_(), alpha=1 - b2)
-
-    @property
-    def mean_noise(self) -> list[float]:
-        """Mean s of each parameter over all releases. 1 is as much noise as `Uniform` draws."""
-        return [float(total) / max(1, self._releases) for total in self._drawn]
 
 
 @register
@@ -131,8 +138,9 @@ class PublishedImportance(Importance):
     The equations centre I at one and do not say how noise follows from it; 2 - I is the one affine
     map that falls and keeps that mean, and noise needs scales above 0.
 
-    The event has the multiplier σ / b, that of the least noisy direction. For what it guarantees
-    see `twinset.privacy.statement.theorems`, IMPORTANCE_PUBLISHED.
+    The event has the multiplier σ / b, that of the least noisy direction: σ is the paper's, and
+    noise may fall that far below it. For what it guarantees see
+    `twinset.privacy.statement.theorems`, IMPORTANCE_PUBLISHED.
 
     Args:
         params: with the options of importance.
@@ -145,28 +153,18 @@ class PublishedImportance(Importance):
 
     @classmethod
     def least_noise(cls, options: ImportanceOptions) -> float:
-        """Return 1 / b: σ is the paper's, and noise may fall that far below it."""
         return 1 / options.importance_bound
 
-    @property
-    def nominal(self) -> list[Event]:
-        """Return the releases as the paper adds them up, with σ."""
-        s = self._params
-        if not (s.noise_multiplier and self._releases):
-            return []
-        return [SubsampledGaussian(s.noise_multiplier, s.sample_rate, self._releases)]
-
     def scales(self) -> list[Scale]:
-        """Clip in the plain geometry."""
         return []
 
-    def noise_scales(self) -> list[Tensor]:
-        """Return s, of each parameter's shape. It is empty before the first release."""
+    def noise_shapes(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Return s, of each parameter's shape. All are 1 before the first release."""
         import torch
 
-        importance = self.importance()
+        importance = [s * u for s, u in zip(self._sensitivity, self._deviation, strict=True)]
         if not importance:
-            return []
+            return super().noise_shapes(parameters)
         bound = self._options.importance_bound
         flat = normalised(torch.cat([i.flatten() for i in importance]), self._options)
         s = (2.0 - flat).clamp(1.0 / bound, bound)
@@ -177,33 +175,11 @@ class PublishedImportance(Importance):
         """Add stretched noise in place."""
         from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 
-        scales, params = self.noise_scales(), self._params
-        add_gaussian_to_each_(sums, params.noise_std, params.randomness, scales)
-        self._note([s.mean() for s in scales], len(sums))
+        shapes, params = self.noise_shapes(sums), self._params
+        add_gaussian_to_each_(sums, params.noise_std, params.randomness, shapes)
+        self.claimed.append(1.0)
+        self._note([s.mean() for s in shapes])
         return sums, self.event
-
-    def noise_shapes(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Return s."""
-        return self.noise_scales() or super().noise_shapes(parameters)
-
-
-def factored(importance: Sequence[Tensor], options: ImportanceOptions) -> list[Scale]:
-    """Return a scale for each parameter: one level for all of it, times rows and columns."""
-    import torch
-
-    from twinset.privacy.clipping.gradient_uses import Scale
-
-    if not importance:
-        return []
-    levels = noise_factor(torch.stack([i.mean() for i in importance]), options)
-    scales = []
-    for level, i in zip(levels, importance, strict=True):
-        if i.dim() == 2:
-            columns, rows = noise_factor(i.mean(0), options), noise_factor(i.mean(1), options)
-            scales.append(Scale(level * columns, rows))
-        else:
-            scales.append(Scale(level * noise_factor(i, options)))
-    return scales
 
 
 def noise_factor(importance: Tensor, options: ImportanceOptions) -> Tensor:

@@ -10,9 +10,10 @@ Light to import: configs and `--help` load every policy, so torch is imported in
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from twinset.bounds import check_options, setting
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 PolicyForm = Literal["sound", "published"]
 DEFAULT = "uniform"
-
-NO_NOISE = NonPrivateAccess("trained without noise")
 
 POLICIES: dict[tuple[str, str], type[NoisePolicy]] = {}
 """Every policy by its name and form."""
@@ -59,14 +58,9 @@ class PolicyOptions:
         self.policy_class.check(self)
 
     @property
-    def key(self) -> tuple[str, str]:
-        """Name and form, as in `POLICIES`."""
-        return self.noise_policy, self.policy_form
-
-    @property
     def policy_class(self) -> type[NoisePolicy]:
         """The chosen policy."""
-        return find_policy(*self.key)
+        return find_policy(self.noise_policy, self.policy_form)
 
 
 @dataclass(frozen=True)
@@ -124,11 +118,14 @@ class PublicModel(Protocol):
 
 
 class NoisePolicy:
-    """Uniform noise: z ~ N(0, σ²C²I) added to the clipped sum of one Poisson batch.
+    """Uniform noise, z ~ N(0, σ²C²I). Other policies inherit from it and override what differs.
 
-    The training loop calls in every step `scales` and `limits`, which say how to clip, `release`,
-    which adds noise and says what that spent, and `update_statistics`. The noisy gradient and its
-    event come together, so nothing is released without being recorded.
+    A run asks a policy in this order. The class, before any record is read: `check` refuses
+    options, `calibrate` chooses σ, `step_event` says what steps spend, `weight_scale` and
+    `phases` what comes before. With the records: `privacy_weights`, once. An instance, in each
+    step: `scales` and `limits` say how gradients are clipped, `release` adds the noise and
+    returns what that spent, and `update_statistics` looks at the released gradient. The noisy
+    gradient and its event come together, so nothing is released without being recorded.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, UNIFORM.
 
@@ -137,6 +134,12 @@ class NoisePolicy:
 
     Args:
         params: of the mechanism.
+
+    Attributes:
+        event: what each release spends.
+        claimed: where a paper claims more than any theorem covers: what it multiplied σ by in
+            each release so far.
+        mean_noise: mean share of σC of each parameter over all releases. Empty: all have σC.
     """
 
     name: ClassVar[str]
@@ -150,7 +153,9 @@ class NoisePolicy:
     adds_noise: ClassVar[bool] = True
     reads_masked: ClassVar[bool] = False
     reads: ClassVar[str] = "texts as they are"
-    # See `budget_line`, and `warnings` for what it says beside the theorem's caveats.
+    # Whom which ε is for, and what the owner must know beside the theorem's caveats. Filled in are
+    # `target` (ε asked for), `highest` (see `Calibration`), and in the first also `spent` (ε by the
+    # theorem, rounded up) and `unit` (what is protected as one).
     budget: ClassVar[str] = "ε = {target:g} for every {unit}"
     warned: ClassVar[tuple[str, ...]] = ()
     claims_more: ClassVar[bool] = False  # its paper claims a smaller ε than any theorem covers
@@ -206,12 +211,19 @@ class NoisePolicy:
 
     @classmethod
     def phases(cls) -> tuple[type[NoisePolicy], ...]:
-        """Return the policies that go through all steps, one after the other. The last is this."""
+        """Return the policies that go through all steps, one after the other.
+
+        The last is this one. Its releases are those that the plan counts. The phases `before`
+        have theorems of their own, and read masked texts or add no noise.
+        """
         return (*cls.before, cls)
 
     @classmethod
     def least_noise(cls, options: Any) -> float:
-        """Return the least that noise may be multiplied by in any direction."""
+        """Return the least that noise may be multiplied by in any direction.
+
+        Steps spend as much as uniform noise of so small a σ would.
+        """
         return 1.0
 
     @classmethod
@@ -243,34 +255,6 @@ class NoisePolicy:
         return SubsampledGaussian(multiplier, sample_rate, steps)
 
     @classmethod
-    def warnings(cls, target: float, highest: float | None) -> list[str]:
-        """Return what the owner must know before the run.
-
-        Args:
-            target: ε asked for.
-            highest: see `Calibration`.
-        """
-        return [
-            *cls.theorem.caveats,
-            *(w.format(target=target, highest=highest) for w in cls.warned),
-        ]
-
-    @classmethod
-    def budget_line(cls, target: float, spent: float, highest: float | None, unit: str) -> str:
-        """Return whom which ε is for.
-
-        Args:
-            target: ε asked for.
-            spent: ε by the theorem. Infinite where there is none.
-            highest: see `Calibration`.
-            unit: what is protected as one.
-        """
-        from twinset.privacy.accounting.accountant import up_decimals
-
-        known = {"target": target, "spent": up_decimals(spent), "highest": highest, "unit": unit}
-        return cls.budget.format(**known)
-
-    @classmethod
     def public_inputs(cls, options: PolicyOptions) -> Iterator[str]:
         """Yield what the ledger takes as public on account of the policy."""
         if cls.masks(options):
@@ -283,6 +267,10 @@ class NoisePolicy:
     @classmethod
     def weight_scale(cls, options: Any, base: PublicModel) -> WeightScale | None:
         """Return the public scale of privacy weights. None: records have none.
+
+        Args:
+            options: the policy's own.
+            base: the model that weighs.
 
         Raises:
             InputError: there is none for this base model.
@@ -311,18 +299,27 @@ class NoisePolicy:
 
     def __init__(self, params: MechanismParams) -> None:
         self._params, sigma = params, params.noise_multiplier
-        self.event: Event = NO_NOISE
+        self.event: Event = NonPrivateAccess("trained without noise")
         if sigma:
             least = self.least_noise(params.options)
             noise = Calibration(sigma, least_share=params.least_share, least_noise=least)
             self.event = self.step_event(noise, params.sample_rate, 1)
+        self.claimed: list[float] = []
+        self.mean_noise: list[float] = []
 
     def scales(self) -> list[Scale]:
-        """Return the geometry to clip in, a scale for each parameter. Empty: the plain one."""
+        """Return the geometry to clip in, a scale for each parameter. Empty: the plain one.
+
+        It may depend on what was released so far, and on nothing else that is private.
+        """
         return []
 
     def limits(self, records: Sequence[int]) -> Tensor | None:
-        """Return the norms, at most C, that some records are clipped to. None: C for all."""
+        """Return the norms, at most C, that some records are clipped to. None: C for all.
+
+        Args:
+            records: by number. A record's norm may depend on that record alone.
+        """
         return None
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
@@ -334,25 +331,33 @@ class NoisePolicy:
         """
         from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 
-        if std := self._params.noise_std:
+        scale = self.noise_scale(records)
+        if self.claims_more:
+            self.claimed.append(scale)
+        if std := scale * self._params.noise_std:
             add_gaussian_to_each_(sums, std, self._params.randomness)
         return sums, self.event
 
     def update_statistics(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Look at the released gradient of each parameter before it is applied."""
+        """Look at the released gradient of each parameter before it is applied.
+
+        Args:
+            parameters: as they are now.
+            gradients: what was released, in the same shapes.
+        """
 
     @property
     def nominal(self) -> list[Event]:
         """What the paper would add up for the releases so far, where no theorem covers that."""
-        return []
-
-    @property
-    def mean_noise(self) -> list[float]:
-        """Mean share of σC of each parameter over all releases. Empty: all have σC."""
-        return []
+        sigma, q = self._params.noise_multiplier, self._params.sample_rate
+        scales = Counter(self.claimed if sigma else ())
+        return [SubsampledGaussian(g * sigma, q, n) if g else self.event for g, n in scales.items()]
 
     def state(self) -> dict[str, Any]:
-        """Return a copy of all that changes from step to step, for a checkpoint."""
+        """Return a copy of all that changes from step to step, for a checkpoint.
+
+        It is what `kept` names: tensors, numbers and lists of these.
+        """
         return {name: deepcopy(getattr(self, name)) for name in self.kept}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -363,36 +368,25 @@ class NoisePolicy:
     # -- as an attacker sees it --------------------------------------------------------------------
 
     def noise_shapes(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Return what the next noise of each parameter is multiplied by, in units of σC."""
-        import torch
-
-        return self.noiseless([torch.ones_like(p) for p in parameters])
-
-    def noise_scale(self, records: Sequence[int]) -> float:
-        """Return what all noise of this batch is multiplied by."""
-        return 1.0
-
-    def noiseless(self, sums: list[Tensor]) -> list[Tensor]:
-        """Return what `release` makes of clipped sums, except the noise."""
-        if scales := self.scales():
-            return [scale.times_(s.clone()) for scale, s in zip(scales, sums, strict=True)]
-        return sums
-
-    def nominal_event(
-        self, noise_multiplier: float, sample_rate: float, steps: int, records: Sequence[int]
-    ) -> Event | None:
-        """Return what the paper claims of steps with this batch. None: what the theorem says.
+        """Return what the next noise of each parameter is multiplied by, in units of σC.
 
         Args:
-            noise_multiplier: σ.
-            sample_rate: q.
-            steps: number of releases.
+            parameters: tensors of their shapes.
+        """
+        import torch
+
+        shapes, scales = [torch.ones_like(p) for p in parameters], self.scales()
+        for scale, shape in zip(scales, shapes, strict=bool(scales)):
+            scale.times_(shape)
+        return shapes
+
+    def noise_scale(self, records: Sequence[int]) -> float:
+        """Return what all noise of this batch is multiplied by.
+
+        Args:
             records: the batch, by number.
         """
-        if not self.claims_more:
-            return None
-        sigma = noise_multiplier * self.noise_scale(records)
-        return SubsampledGaussian(sigma, sample_rate, steps)
+        return 1.0
 
 
 def register(policy: type[NoisePolicy]) -> type[NoisePolicy]:
@@ -417,11 +411,6 @@ def policy_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys((DEFAULT, *sorted(name for name, _ in POLICIES))))
 
 
-def forms_of(name: str) -> list[type[NoisePolicy]]:
-    """Return the policies of a name, one for each form that differs."""
-    return list(dict.fromkeys(policy for policy in POLICIES.values() if policy.name == name))
-
-
 def find_policy(name: str, form: str = "sound") -> type[NoisePolicy]:
     """Return a policy by name and form.
 
@@ -433,18 +422,6 @@ def find_policy(name: str, form: str = "sound") -> type[NoisePolicy]:
     if (name, form) not in POLICIES:
         raise InputError(f"`noise_policy={name}` has no {form[:40]} form; leave `policy_form` out")
     return POLICIES[name, form]
-
-
-def make_policy(params: MechanismParams) -> NoisePolicy:
-    """Return the policy that the options name."""
-    return find_policy(*params.options.key)(params)
-
-
-def owners_of_option(name: str) -> list[type[NoisePolicy]]:
-    """Return the policies that have an option of their own of this name."""
-    if name in {one.name for one in fields(PolicyOptions)}:
-        return []
-    return [p for p in POLICIES.values() if name in {one.name for one in fields(p.options)}]
 
 
 @register

@@ -257,8 +257,11 @@ class PlanReport:
         if plan.target_epsilon is None:
             return "none: no noise, no guarantee"
         unit = "record" if self.owned is None else "owner"
-        return plan.policy_class.budget_line(
-            plan.target_epsilon, plan.epsilon, plan.highest_epsilon, unit
+        return plan.policy_class.budget.format(
+            target=plan.target_epsilon,
+            spent=accountant.up_decimals(plan.epsilon),
+            highest=plan.highest_epsilon,
+            unit=unit,
         )
 
     def __str__(self) -> str:

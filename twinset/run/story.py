@@ -37,11 +37,17 @@ from twinset.config import PrivacyConfig
 from twinset.config.plan import make_plan, settled, sized
 from twinset.errors import InputError
 from twinset.models.adapters import merge_adapters
-from twinset.models.base_model import check_base, context_length, load_base, special_token_strings
+from twinset.models.base_model import (
+    LOCAL,
+    check_base,
+    context_length,
+    load_base,
+    special_token_strings,
+)
 from twinset.models.device import check_device, give_memory_back
 from twinset.models.layers import check_method
 from twinset.policies import MechanismParams
-from twinset.policies.detection import Masked, detector_named
+from twinset.policies.detection import detector_named, mask_texts
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.theorems import OWNER_UNIT
@@ -57,7 +63,6 @@ from twinset.sampling.allocation import (
     explicit,
     proportional,
     usual_rows,
-    values_without_rows,
 )
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import NaiveBayes, TextLengths
@@ -434,7 +439,7 @@ def tokenise_texts(run: Run, name: str, masked: bool) -> TokenisedRecords:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if masked:
         detector = detector_named(run.config.policy.detector)
-        texts = Masked(texts, detector, partial(run.progress.count, "texts masked"))
+        texts = mask_texts(texts, detector, partial(run.progress.count, "texts masked"))
     records, longest = replace(run.records, texts=texts), run.config.training.max_tokens
     span = context_length(run.base.model)
     tokens = tokenise(records, run.template, run.base.tokenizer, span, longest, folder)
@@ -475,7 +480,8 @@ def build_twin_model(run: Run, model: Any) -> TwinModel:
         releases.longest_text(run),
         run.ledger,
         base.origin,
-        base_name=base.public_name,
+        # readers of a release must not see a folder's path
+        base_name="a model from a local folder" if LOCAL in base.origin else base.name,
     )
 
 
@@ -488,7 +494,13 @@ def share_out_rows(
         records = max(1, round(sum(model.label_counts.values())))
     rows = asked.rows or usual_rows(records)
     counts = proportional(model.label_counts, rows)
-    if without := list(values_without_rows(model.schema, counts)):
+    without = [
+        f"{attribute.name} {value!r}"
+        for i, attribute in enumerate(model.schema.attributes)
+        for value in attribute.values
+        if not any(rows for labels, rows in counts.items() if labels[i] == value)
+    ]
+    if without:
         progress.warn(
             f"no row has {', '.join(without[:MOST_NAMED])}{', …' * (len(without) > MOST_NAMED)}: "
             f"by noisy counts, too few records for one of {rows:,} rows; `rows_per_label` asks for "

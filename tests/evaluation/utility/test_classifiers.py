@@ -27,7 +27,7 @@ from tests.helpers.evaluated import reviews, without_downloads
 from tests.helpers.models import save_tiny_encoder
 from twinset.config import PolicyConfig
 from twinset.errors import InputError
-from twinset.policies import make_policy
+from twinset.policies import MechanismParams
 from twinset.privacy.clipping import ClassifierClipping, LabelledRows
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
@@ -229,11 +229,11 @@ def test_a_budget_is_kept_nearly_spent_and_said_of_the_classifier(tiny_encoder):
 def test_a_policy_that_no_theorem_covers_is_guaranteed_nothing(tiny_encoder, monkeypatch):
     """A negative control: the ledger has the policy's events, whatever the budget was."""
 
-    def published(setting):
-        options = PolicyConfig("adaptive", "published")
-        return make_policy(replace(setting, options=options, weights=torch.linspace(0, 1, 160)))
+    def published(*given):
+        options, weights = PolicyConfig("adaptive", "published"), torch.linspace(0, 1, 160)
+        return MechanismParams(*given, options, weights=weights)
 
-    monkeypatch.setattr("evaluation.utility.classifiers.make_policy", published)
+    monkeypatch.setattr("evaluation.utility.classifiers.MechanismParams", published)
     model = encoder(tiny_encoder, budget=BUDGET, recipe=ONE_EPOCH)
     given = guarantee(model.ledger, CLASSIFIER)
     assert given.epsilon is None and given.sentence.startswith("No privacy guarantee")
