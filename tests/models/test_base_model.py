@@ -22,7 +22,7 @@ from evaluation.utility.classifiers import EncoderClassifier
 from tests.helpers.commands import ROOT, run_python
 from tests.helpers.refusals import refusal
 from twinset.models import base_model
-from twinset.models.assets import shipped_folder, shipped_models
+from twinset.models.assets import SHIPPED, shipped_folder
 from twinset.models.base_model import (
     ADAPTER,
     INDEX,
@@ -266,9 +266,11 @@ def __getattr__(name):
 LOADS = """
 import kernels, transformers.modeling_utils, transformers.integrations.hub_kernels
 import sys
+from twinset.config import TrainingConfig
+from twinset.models.adapters import prepare_trainable
 from twinset.models.base_model import load_base
-for folder in sys.argv[1:]:
-    load_base(folder)
+for folder, method in zip(sys.argv[1:], ("lora", "qlora")):
+    prepare_trainable(load_base(folder).model, TrainingConfig(method=method))
     print("loaded")
 """
 CONTROL = """
@@ -278,10 +280,9 @@ AutoModelForCausalLM.from_pretrained(sys.argv[1])
 """
 
 
+@pytest.mark.slow  # what it loads by is shown fast by what `plain_values` leaves out
 @pytest.mark.parametrize(
-    ("code", "loaded"),
-    [(LOADS, 2), pytest.param(CONTROL, 0, marks=pytest.mark.slow)],
-    ids=["loaded before", "control"],
+    ("code", "loaded"), [(LOADS, 2), (CONTROL, 0)], ids=["loaded before", "control"]
 )
 def test_a_configuration_fetches_no_machine_code(model_copy, tmp_path, code, loaded):
     """A package `kernels` in place of the real one says what it is asked to fetch."""
@@ -306,8 +307,8 @@ def test_a_configuration_fetches_no_machine_code(model_copy, tmp_path, code, loa
 # --- models of this package ---------------------------------------------------------------------
 
 
-ADAPTERS = sorted(name for name in shipped_models() if (shipped_folder(name) / ADAPTER).is_file())
-WHOLE = sorted(shipped_models().keys() - ADAPTERS)
+ADAPTERS = sorted(name for name in SHIPPED if (shipped_folder(name) / ADAPTER).is_file())
+WHOLE = sorted(SHIPPED.keys() - ADAPTERS)
 REVIEW = "The room was clean and the staff were friendly, but the breakfast was cold."
 SHUFFLED = "was breakfast friendly, cold. but clean the were and room the The staff was the"
 

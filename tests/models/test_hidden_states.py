@@ -45,7 +45,7 @@ def states(questions, records):
 def test_they_are_those_of_a_processor_and_company_changes_no_bit(base, on_device):
     loaded = load_base(base)
     here = Questions(loaded.model, loaded.tokenizer, ["mood"])
-    expected = np.array([here.states_of_text(ids) for ids in RECORDS])
+    expected = np.array([here.states_of_batch([ids])[0] for ids in RECORDS])
     together = states(on_device, RECORDS)
     for records in (states(here, RECORDS), together):
         assert np.array(records) == pytest.approx(expected, abs=1e-4)
@@ -90,7 +90,7 @@ def questions(tiny_base, request):
 
 
 def features(questions, text, longest):
-    return questions.states_of_text(questions.tokens(text, longest))
+    return questions.states_of_batch([questions.tokens(text, longest)])[0]
 
 
 @pytest.mark.parametrize(("layer", "read"), [(None, 2), (1, 1)])

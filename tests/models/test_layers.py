@@ -2,7 +2,6 @@
 
 import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.helpers import oracle
 from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
-from tests.helpers.commands import arguments, run_python, run_twinset
+from tests.helpers.commands import arguments, run_twinset
 from tests.helpers.refusals import refusal
 from twinset.config import TrainingConfig
 from twinset.config.options import run_config
@@ -25,7 +24,7 @@ from twinset.models.layers import (
     dequantise,
     fuse,
     is_batch_invariant,
-    packed_bytes,
+    packable_layers,
     quantise_frozen,
 )
 from twinset.privacy.clipping.engine import FAST, Execution
@@ -123,7 +122,7 @@ def test_products_have_the_same_bits(rows):
     model, x = two_layers(torch.bfloat16), torch.randn(rows, 1, 24).bfloat16()
     with torch.inference_mode():
         packed, plain = PackedLinears(model), model(x)
-        assert packed_bytes(model) == sum(layer.weight.nbytes for layer in model)
+        assert packable_layers(model) == list(model)
         model[1].weight.zero_()  # so that it is the copy that is multiplied by
         with packed.in_use():
             assert torch.equal(model(x), plain) and plain.any()
@@ -144,36 +143,3 @@ def test_logits_stay(request, folder, dtype):
         torch.testing.assert_close(fused(input_ids=IDS).logits, expected, rtol=0, atol=rounding)
     assert fused is plain
     assert (fused.config._attn_implementation == "eager") == (dtype is torch.bfloat16)
-
-
-FETCHER = "def get_kernel(*names, **more):\n    raise SystemExit('code was fetched')\n"
-
-
-ADAPTED = """
-from transformers import GPT2Config, GPT2LMHeadModel
-from twinset.models.adapters import prepare_trainable
-from twinset.config import TrainingConfig
-model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=9))
-import sys
-sys.path.insert(0, {folder!r})
-import kernels
-{then}
-assert "bitsandbytes" in sys.modules
-"""
-
-
-def fetches(folder: Path, then: str) -> bool:
-    (folder / "kernels.py").write_text(FETCHER)
-    made = run_python("-c", ADAPTED.format(folder=str(folder), then=then))
-    assert made.returncode in (0, 1), made.stderr
-    assert made.returncode == 0 or "code was fetched" in made.stderr
-    return made.returncode == 1
-
-
-@pytest.mark.slow  # `test_a_library_that_fetches_code_is_hidden` is fast
-def test_adapters_fetch_no_code(tmp_path):
-    if not fetches(tmp_path, "import bitsandbytes"):  # the control: without our care, it is fetched
-        pytest.skip("there is no code to fetch for this processor")
-    for method in ("lora", "qlora"):
-        then = f"prepare_trainable(model, TrainingConfig(method={method!r}))"
-        assert not fetches(tmp_path, then)

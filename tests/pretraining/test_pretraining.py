@@ -32,7 +32,7 @@ def write_corpus(folder: Path) -> None:
 
 
 def use_as_builtin(monkeypatch, **folders):
-    monkeypatch.setattr(base_model, "shipped_models", lambda: dict.fromkeys(folders, "tiny"))
+    monkeypatch.setattr(base_model, "SHIPPED", dict.fromkeys(folders, "tiny"))
     monkeypatch.setattr(base_model, "shipped_folder", folders.__getitem__)
 
 

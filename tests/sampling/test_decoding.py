@@ -88,9 +88,9 @@ def read(monkeypatch):
 
     def logits(self) -> tuple[Tensor, Tensor | None]:
         own, wrong = original(self)
-        batches.append([(row.request.key, len(row.ids)) for row in self.rows])
+        batches.append([(row.key, len(row.ids)) for row in self.rows])
         for row, values in zip(self.rows, own, strict=True):
-            seen.setdefault(row.request.key, []).append(values.float().clone())
+            seen.setdefault(row.key, []).append(values.float().clone())
         return own, wrong
 
     monkeypatch.setattr(decoding._Batch, "logits", logits)

@@ -75,7 +75,7 @@ def test_a_word_of_one_label_is_tilted_there_and_nowhere_else():
     assert tilt.tables[0][0][7] == pytest.approx(np.log(3), abs=0.1)
     assert abs(tilt.tables[0][1][7]) < 0.1
     assert np.abs(np.delete(tilt.tables[0], 7, 1)).max() < 0.1
-    assert tilt.bias(SCHEMA, ("bad", "pan"))[7] == pytest.approx(np.log(3), abs=0.2)
+    assert sum(tilt.rows_of(SCHEMA, ("bad", "pan")))[7] == pytest.approx(np.log(3), abs=0.2)
 
 
 def test_rows_that_are_alike_and_counts_that_noise_hides_are_left_alone():

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 
@@ -26,7 +27,6 @@ from twinset.sampling.rows import (
     devices_for_rows,
     draw_groups,
     groups_of,
-    number_of_groups,
     open_row_groups,
 )
 from twinset.sampling.sampler import Row
@@ -68,7 +68,7 @@ def test_any_first_groups_have_the_labels_in_proportion(total):
     sizes = [sum(group.values()) for group in groups]
     assert sum(sizes) == total + 40 and max(sizes) - min(sizes) <= 1
     assert max(sizes) < 2 * rows.GROUP_ROWS
-    assert len(groups) == number_of_groups(total + 40, CPU)
+    assert len(groups) == max(1, (total + 40) // rows.GROUP_ROWS)
     there = dict.fromkeys(counts, 0)
     for number, group in enumerate(groups, start=1):
         there = {c: n + group.get(c, 0) for c, n in there.items()}
@@ -224,12 +224,20 @@ def model(tiny_base, tmp_path_factory):
     return Twinset(str(tiny_base), prompt="generic", **options).fit(frame, "text", "mood").model
 
 
-def texts_of(groups):
-    return [(n, [(row.combination, row.text) for row in groups.read(n)]) for n in groups.numbers]
+@contextmanager
+def workers_here(load, devices):
+    """Stand in for `start_workers`: load the model again, and draw with it in this process."""
+    yield [lambda number, latest, device=each: load(device)(number) for each in devices]
 
 
-def test_rows_depend_on_neither_threads_nor_processes(model, small_groups, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "start", [workers_here, pytest.param(start_workers, marks=pytest.mark.slow)]
+)
+def test_rows_depend_on_neither_threads_nor_processes(
+    model, small_groups, tmp_path, monkeypatch, start
+):
     """Workers load the model again, from a folder that is made for them."""
+    monkeypatch.setattr(twin_models, "start_workers", start)
     counts = {("bad",): 4, ("good",): 8}  # two groups, one of them in a worker
     found, plain = [], rows.computing_with
     for threads, processes in ((1, 1), (2, 1), (1, 2)):
@@ -241,7 +249,7 @@ def test_rows_depend_on_neither_threads_nor_processes(model, small_groups, tmp_p
         groups, heard = RowGroups(tmp_path / f"{threads}{processes}"), Heard()
         assert len(model.sample(counts, SAMPLING, heard, groups)) == 12
         assert used == [1] and any("2 processes" in line for line in heard.said) == (processes > 1)
-        found.append(texts_of(groups))
+        found.append([(n, groups.read(n)) for n in groups.numbers])
     assert found[0] == found[1] == found[2]
 
 

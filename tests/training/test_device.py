@@ -107,7 +107,7 @@ PLANTED = {
     "rows of an embedding": (EmbeddingUse, "squared_norms", ", device=self.ids.device", ""),
     "mask": (decoding.TokenStep, "compute", "self.dtype, device=at.device", "self.dtype"),
     "draws": (token_sampling, "_any_token", "draw.to(weights.device)", "draw"),
-    "tilt": (TwinModel, "_biases", ".to(device)", ""),
+    "tilt": (TwinModel, "sampler", "bias.to(self.model.device)", "bias"),
 }
 
 

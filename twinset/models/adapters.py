@@ -6,7 +6,7 @@ adapter holds two factors for each layer and no copy of its base, which its fact
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -117,18 +117,6 @@ class Adapter:
 
     def __post_init__(self) -> None:
         check_options(self)
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any] | None, name: str) -> Adapter:
-        """Return the adapter that the facts of a folder, `pretraining.json`, describe.
-
-        Raises:
-            InputError: they describe none.
-        """
-        try:
-            return cls(**(facts or {})["adapter"])
-        except (InputError, KeyError, TypeError):
-            raise InputError(f"{name}: its facts describe no adapter; copy it again") from None
 
     def add_to(self, model: Any, file: Path, name: str) -> None:
         """Add scaling · B A into the weights of the base, in place and in their format (float32).

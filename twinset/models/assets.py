@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 # Folders of this package, made by `twinset pretrain`, each with a line for people.
 GPT2_MINI = "gpt2-mini"
-_SHIPPED = {
+SHIPPED = {
     GPT2_MINI: "a GPT-2 of 4 million parameters from public reviews, dialogues, novels and news: "
     "part of twinset, quick, less fluent",
     "smollm2-135m-text": "smollm2-135m trained further on public reviews, dialogues, news and "
@@ -159,11 +159,6 @@ def _fetch(asset: Asset, folder: Path, say: Say) -> None:
             f"{asset.name} was damaged while written to {folder}; check that disk, "
             "or set TWINSET_CACHE to a folder on another one"
         )
-
-
-def shipped_models() -> dict[str, str]:
-    """Return the names of the models in this package, each with a line for people."""
-    return dict(_SHIPPED)
 
 
 def shipped_folder(name: str) -> Path:

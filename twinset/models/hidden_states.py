@@ -51,11 +51,6 @@ class Questions:
         attributes: names of the label columns.
         layer: number of the layer whose states are read, counted from 1. None: by `DEPTH`.
         packed: the model's weights, laid out to be multiplied faster. None: they are as they are.
-
-    Attributes:
-        layer: the layer that is read.
-        vocabulary: number of tokens that it knows.
-        alone: for each shape that was tried, whether its rows are read as if alone.
     """
 
     def __init__(
@@ -76,6 +71,7 @@ class Questions:
         self._longest, self.vocabulary = context_length(model), model.config.vocab_size
         self._room = self._longest - 1 - len(self._asked)  # tokens of the text itself
         self._start = tokenizer.bos_token_id or tokenizer.eos_token_id
+        # For each shape that was tried: whether its rows are read as if alone.
         self.alone: dict[tuple[int, int], bool] = {}
 
     def tokens(self, text: str, longest: int) -> list[int]:
@@ -96,11 +92,6 @@ class Questions:
         numbers = range(len(rows))
         for tokens, members in batches_of_one_length(numbers, widths.__getitem__, rows_at_once):
             yield (rows_at_once(tokens), tokens), members
-
-    def states_of_text(self, ids: Sequence[int]) -> np.ndarray:
-        """Return the hidden states (A, d) float64 behind each question about a text, read alone."""
-        found: np.ndarray = self.states_of_batch([ids])[0]
-        return found
 
     def states_of_texts(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Return the states (A, d) of several texts. Not for private records.
@@ -157,7 +148,7 @@ def states_of_records(
     used. Where it does not hold, records are read one by one.
     """
     if is_cpu(questions.device):
-        yield from ((i, questions.states_of_text(ids)) for i, ids in enumerate(records))
+        yield from ((i, questions.states_of_batch([ids])[0]) for i, ids in enumerate(records))
         return
 
     for shape, numbers in questions.batches(records, GPU_TOKENS):
@@ -165,7 +156,7 @@ def states_of_records(
             states = questions.states_of_batch([records[i] for i in numbers], shape)
             yield from zip(numbers, states, strict=True)
         else:
-            yield from ((i, questions.states_of_text(records[i])) for i in numbers)
+            yield from ((i, questions.states_of_batch([records[i]])[0]) for i in numbers)
 
 
 def is_read_alone(questions: Questions, shape: tuple[int, int]) -> bool:
@@ -242,11 +233,6 @@ class Whitening:
         deviation = np.maximum(singular[:kept], _SLACK) / max(1, len(reference) - 1) ** 0.5
         return cls(mean, axes[:kept].T / scale[:, None] / deviation**0.5)
 
-    @property
-    def numbers(self) -> int:
-        """Length of a vector, constant included."""
-        return self.projection.shape[1] + 1
-
     def __call__(self, state: np.ndarray) -> np.ndarray:
         """Return the vector (c + 1,) of one hidden state (d,).
 
@@ -306,11 +292,11 @@ class Teacher:
             mean, projection = (arrays.pop(f"{number}.{part}") for part in ("mean", "projection"))
             whitenings.append(Whitening(mean, projection))
             weights.append(arrays.pop(f"{number}.weights"))
-            inner = whitenings[-1].numbers
-            shapes = mean.shape, projection.shape, weights[-1].shape
-            if shapes != ((hidden,), (hidden, inner - 1), (values, inner)) or not all(
-                np.isfinite(array).all() for array in (mean, projection, weights[-1])
-            ):
+            parts, inner = (mean, projection, weights[-1]), projection.shape[1]
+            shapes = (hidden,), (hidden, inner), (values, inner + 1)
+            if tuple(part.shape for part in parts) != shapes:
+                raise ValueError
+            if not all(np.isfinite(part).all() for part in parts):
                 raise ValueError
         if arrays or int(layer) not in range(1, layers + 1):
             raise ValueError

@@ -76,16 +76,6 @@ def is_batch_invariant(
         engine.close()
 
 
-def cast_for_sampling(model: Any) -> Any:
-    """Return a model to sample from, in the format that its device multiplies fastest in.
-
-    Sampling is post-processing: its rounding changes no guarantee.
-    """
-    if model.dtype is torch.float32 and has_bfloat16(model.device):
-        return fuse(copy_in(model, torch.bfloat16))
-    return model
-
-
 def copy_in(model: Any, dtype: torch.dtype) -> Any:
     """Return a copy of a model in a number format.
 
@@ -240,7 +230,7 @@ class PackedLinears:
 
     def __init__(self, model: nn.Module) -> None:
         self._forward: dict[Any, Callable[[Tensor], Tensor]] = {}
-        for layer in _packable(model):
+        for layer in packable_layers(model):
             packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), PACKED_ROWS)
             self._forward[layer] = partial(multiply_packed, packed, layer.bias)
 
@@ -256,13 +246,8 @@ class PackedLinears:
                 del layer.forward
 
 
-def packed_bytes(model: nn.Module) -> int:
-    """Return how many bytes the copies of a model's weights take."""
-    return sum(layer.weight.nbytes for layer in _packable(model))
-
-
-def _packable(model: nn.Module) -> list[nn.Linear]:
-    """Return the linear layers that the library can lay out."""
+def packable_layers(model: nn.Module) -> list[nn.Linear]:
+    """Return the linear layers that the processor's library can lay out."""
     if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return []
     linear = [module for module in model.modules() if type(module) is nn.Linear]

@@ -265,7 +265,7 @@ def fit_teacher(run: Run, model: TwinModel) -> Teacher:
     drawn = run.units.draw(chosen, run.randomness.sampling)
     records = [record for unit in drawn for record in unit]
     # (n, c + 1) for each attribute. No record changes a bit of another's.
-    vectors = [np.empty((len(records), whiten.numbers)) for whiten in whitenings]
+    vectors = [np.empty((len(records), w.projection.shape[1] + 1)) for w in whitenings]
     read = [[token for token in run.tokens.texts[i] if token != end] for i in records]
     for done, (i, found) in enumerate(states_of_records(questions, read), start=1):
         for each, whiten, state in zip(vectors, whitenings, found, strict=True):

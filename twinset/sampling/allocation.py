@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from twinset.bounds import check_number
 from twinset.config import ROWS
@@ -44,12 +43,9 @@ class RowsRequest:
 
 
 def usual_rows(records: int) -> int:
-    """Return how many rows a twin has if nobody says.
+    """Return how many rows a twin of so many records, a public number, has if nobody says.
 
     They cost time alone, and a classifier learns more from more of them (docs/tuning.md).
-
-    Args:
-        records: of the private table, public.
 
     >>> usual_rows(50), usual_rows(5000)
     (3000, 10000)
@@ -60,15 +56,59 @@ def usual_rows(records: int) -> int:
 def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | None:
     """Return the rows that were asked for label by label. None: share them out in proportion.
 
+    `per_label` is "500" for each combination, or "positive=500", "positive,dvd=500". A value with a
+    comma stands in double quotes, as in CSV, if it could be two. `plan_file` has the attributes'
+    columns and a column `rows`.
+
     Raises:
-        InputError: the table has no such label, or no row is asked for.
+        InputError: the table has no such label, a number is none, a column is missing, or no row
+            is asked for.
     """
-    if request.per_label:
-        counts = per_label(schema, request.per_label)
-    elif request.plan_file is not None:
-        counts = from_file(schema, request.plan_file)
+    asked: list[tuple[Combination, object, str]] = []  # labels, their number, and where it stands
+    known, each, path = schema.spelled, request.per_label, request.plan_file
+    if path is not None:
+        frame = read_frame(path)
+        columns = [*(attribute.name for attribute in schema.attributes), ROWS_COLUMN]
+        for name in columns:
+            if name not in frame.columns:
+                raise InputError(f"{path}: the plan lacks the column {name!r}")
+        cells = (frame[name].tolist() for name in columns)  # each column keeps its own type
+        rows = facts_of(frame).rows
+        for index, (*values, number) in enumerate(zip(*cells, strict=True)):
+            key, row = tuple(map(str, values)), rows.name(index)
+            if key not in known:
+                raise InputError(f"{path}, {row}: no label {','.join(key)!r} in the schema")
+            asked.append((known[key], number, f"{row} of {path}"))
+    elif len(each) == 1 and "=" not in each[0]:
+        asked = [(combination, each[0], each[0]) for combination in schema.combinations]
+    elif each:
+        listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
+        for one in each:
+            label, _, number = one.rpartition("=")
+            meant = [c for c in schema.combinations if ",".join(map(str, c)) == label]
+            with suppress(ValueError):  # it is no line of CSV
+                if found := known.get(tuple(read_line(label))):
+                    meant = [found]
+            refused = f"`rows_per_label={one}`: "
+            if len(meant) > 1:
+                raise InputError(
+                    f"{refused}several labels read {label!r}; put a value that has a comma in "
+                    f"double quotes: {listed}"
+                )
+            if not meant:
+                raise InputError(f"{refused}there is no label {label!r}; the table's are {listed}")
+            if any(meant[0] == other for other, *_ in asked):
+                raise InputError(f"{refused}this label has a number already")
+            asked.append((meant[0], number, one))
     else:
         return None
+
+    counts = dict.fromkeys(schema.combinations, 0)
+    for combination, value, place in asked:
+        text = str(value).strip()
+        if not text.isdecimal() or len(text) > LONGEST_NUMBER:
+            raise InputError(f"{place}: the number of rows must be a whole number, 0 or more")
+        counts[combination] += int(text)
     if not sum(counts.values()):
         raise InputError("no row is asked for; give some label at least one row")
     check_number("the number of all rows", sum(counts.values()), ROWS, is_whole=True)
@@ -80,78 +120,3 @@ def proportional(label_counts: Mapping[Combination, float], rows: int) -> dict[C
     check_number("`rows`", rows, ROWS, is_whole=True)
     shares = proportional_rows(list(label_counts.values()), rows)
     return dict(zip(label_counts, shares, strict=True))
-
-
-def values_without_rows(schema: Schema, counts: Mapping[Combination, int]) -> Iterator[str]:
-    """Yield "attribute value" of each label value that no row is to have.
-
-    >>> from twinset.table.schema import Attribute
-    >>> mood = Attribute("mood", "str", ("bad", "good"))
-    >>> schema = Schema("text", "str", (mood,), columns=("text", "mood"))
-    >>> list(values_without_rows(schema, {("bad",): 0, ("good",): 5}))
-    ["mood 'bad'"]
-    """
-    for place, attribute in enumerate(schema.attributes):
-        kept = {combination[place] for combination, rows in counts.items() if rows}
-        yield from (f"{attribute.name} {v!r}" for v in attribute.values if v not in kept)
-
-
-def per_label(schema: Schema, requests: Sequence[str]) -> dict[Combination, int]:
-    """Read `--rows-per-label`: "500" for each combination, or "positive=500", "positive,dvd=500".
-
-    A value with a comma stands in double quotes, as in CSV, if it could be two.
-
-    Raises:
-        InputError: a value that the table doesn't have, or a number that is none.
-    """
-    if len(requests) == 1 and "=" not in requests[0]:
-        return dict.fromkeys(schema.combinations, _number(requests[0], requests[0]))
-    counts, known, asked = dict.fromkeys(schema.combinations, 0), schema.spelled, set()
-    listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
-    for request in requests:
-        label, _, number = request.rpartition("=")
-        meant = [c for c in schema.combinations if ",".join(map(str, c)) == label]
-        with suppress(ValueError):  # it is no line of CSV
-            if found := known.get(tuple(read_line(label))):
-                meant = [found]
-        refused = f"`rows_per_label={request}`: "
-        if len(meant) > 1:
-            raise InputError(
-                f"{refused}several labels read {label!r}; put a value that has a comma in double "
-                f"quotes: {listed}"
-            )
-        if not meant:
-            raise InputError(f"{refused}there is no label {label!r}; the table's are {listed}")
-        if meant[0] in asked:
-            raise InputError(f"{refused}this label has a number already")
-        asked.add(meant[0])
-        counts[meant[0]] = _number(number, request)
-    return counts
-
-
-def from_file(schema: Schema, path: str | Path) -> dict[Combination, int]:
-    """Read an explicit plan: a table with the attributes' columns and a column `rows`.
-
-    Raises:
-        InputError: columns are missing, or a row names a label that the table doesn't have.
-    """
-    frame = read_frame(path)
-    columns = [*(attribute.name for attribute in schema.attributes), ROWS_COLUMN]
-    for name in columns:
-        if name not in frame.columns:
-            raise InputError(f"{path}: the plan lacks the column {name!r}")
-    counts, known = dict.fromkeys(schema.combinations, 0), schema.spelled
-    cells = (frame[name].tolist() for name in columns)  # each column keeps its own type
-    for index, (*values, number) in enumerate(zip(*cells, strict=True)):
-        key, row = tuple(map(str, values)), facts_of(frame).rows.name(index)
-        if key not in known:
-            raise InputError(f"{path}, {row}: no label {','.join(key)!r} in the schema")
-        counts[known[key]] += _number(number, f"{row} of {path}")
-    return counts
-
-
-def _number(value: object, place: str) -> int:
-    text = str(value).strip()
-    if not text.isdecimal() or len(text) > LONGEST_NUMBER:
-        raise InputError(f"{place}: the number of rows must be a whole number, 0 or more")
-    return int(text)

@@ -11,12 +11,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from twinset.config import SamplingConfig
 from twinset.errors import InputError, first_line
@@ -52,12 +52,8 @@ class Ending:
     most: int
     is_end: Callable[[Sequence[int]], bool]
 
-    def reached(self, ids: Sequence[int]) -> bool:
-        """Return whether a row of these ids ends."""
-        return len(ids) >= self.most or (len(ids) >= self.least and self.is_end(ids))
 
-
-@dataclass(frozen=True)
+@dataclass
 class Request:
     """A row to be written.
 
@@ -66,12 +62,16 @@ class Request:
         prompts: token ids of its prompt, and under guidance those of a wrong prompt.
         bias: (V,) added to the logits of tokens that the row does not have yet, except the end.
         ending: None: the row ends where the model ends it.
+        ids: what is written so far.
+        reads: for each of its prompts the token that is read next, and that token's position.
     """
 
     key: int
     prompts: tuple[tuple[int, ...], ...]
     bias: Tensor | None = None
     ending: Ending | None = None
+    ids: list[int] = field(default_factory=list)
+    reads: list[tuple[int, int]] = field(default_factory=list)
 
 
 @torch.inference_mode()
@@ -106,7 +106,7 @@ def decode(
         while waiting and len(batch.rows) < batch.most:
             batch.add(waiting.popleft())
         for row in batch.write_token(generator, end, max_new_tokens):
-            yield row.request.key, row.ids
+            yield row.key, row.ids
 
 
 @torch.inference_mode()
@@ -114,11 +114,6 @@ def check_decoding(
     model: Any, prompts: Mapping[Combination, list[int]], config: SamplingConfig
 ) -> None:
     """Draw two tokens from a base model, to refuse before training what would fail after it.
-
-    Args:
-        model: the base model that is to be trained.
-        prompts: token ids of every combination's prompt.
-        config: decoding settings.
 
     Raises:
         InputError: nothing can be drawn from this model, or with these settings.
@@ -153,17 +148,6 @@ def attention_span(model: Any) -> int:
     return min([context_length(model), *(int(w) for w in windows if w)])
 
 
-@torch.inference_mode()
-def prompt_states(model: Any, prompt: tuple[int, ...]) -> States:
-    """Return keys and values of every layer for a prompt."""
-    from transformers import DynamicCache
-
-    cache: Any = DynamicCache()
-    ids = torch.tensor([prompt], device=model.device)
-    model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return [(layer.keys, layer.values) for layer in cache.layers]
-
-
 def rounded(number: int, step: int) -> int:
     """Return the next multiple of a step.
 
@@ -174,19 +158,6 @@ def rounded(number: int, step: int) -> int:
 
 
 # -- the rows that are written together ------------------------------------------------------------
-
-
-@dataclass
-class _Row:
-    """A row that is being written.
-
-    Attributes:
-        reads: for each of its prompts the token that is read next, and that token's position.
-    """
-
-    request: Request
-    reads: list[tuple[int, int]]
-    ids: list[int] = field(default_factory=list)
 
 
 class _Batch:
@@ -206,17 +177,32 @@ class _Batch:
         packed: PackedLinears,
     ) -> None:
         self._device, self._config = model.device, config
-        first, read = waiting[0], partial(prompt_states, model)
+        self.rows: list[Request] = []
+        first = waiting[0]
         self._per_row = per_row = len(first.prompts) if config.guidance else 1
+
+        @torch.inference_mode()
+        def read(prompt: tuple[int, ...]) -> States:
+            cache: Any = DynamicCache()
+            ids = torch.tensor([prompt], device=model.device)
+            model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            return [(layer.keys, layer.values) for layer in cache.layers]
+
         prompt = max(len(ids) for row in waiting for ids in row.prompts[:per_row])
         like = read(first.prompts[0][:1])
         together = COLUMNS_TOGETHER if is_cpu(model.device) else 4 * COLUMNS_TOGETHER
         columns = rounded(prompt + max_new_tokens, together)
+        # A row takes little but keys and values: in SmolLM2-135M in bfloat16 23,040 bytes a token
+        # (30 layers of 3 heads of 64, twice). So 160 columns are 3.7 MB, and twice that under
+        # guidance. Logits and tilt are 0.2 MB.
+        token = [x.nbytes for pair in like for x in pair]
+        each = per_row * columns * (sum(token) + max(token))  # one layer twice, while it is widened
+        each += per_row * model.config.vocab_size * like[0][0].element_size()
+        each += 0 if first.bias is None else first.bias.nbytes
         memory = memory_for_rows(model.device)
-        each = bytes_of_row(model, like, per_row, columns, first.bias)
         room = int((1 - PROMPTS_SHARE) * memory) // each
         self.most = rows_at_once(len(waiting), room, config.batch_size)
-        kept = int(PROMPTS_SHARE * memory) // (prompt * sum(x.nbytes for kv in like for x in kv))
+        kept = int(PROMPTS_SHARE * memory) // (prompt * sum(token))
         # A cached method would make a circle that outlives the rows.
         self._states = lru_cache(max(2, min(PROMPTS_KEPT, kept)))(read)
         slots = rounded(self.most * per_row, SLOTS_TOGETHER)
@@ -225,7 +211,6 @@ class _Batch:
         self._bias = (
             None if first.bias is None else first.bias.new_empty(self.most, *first.bias.shape)
         )
-        self.rows: list[_Row] = []
 
     def add(self, request: Request) -> None:
         """Take a row in. The last token of its prompt is read in the next forward pass."""
@@ -234,7 +219,8 @@ class _Batch:
             self._cache.put(slot, self._states(prompt), len(prompt) - 1)
         if self._bias is not None and request.bias is not None:
             self._bias[place] = request.bias
-        self.rows.append(_Row(request, [(prompt[-1], len(prompt) - 1) for prompt in prompts]))
+        request.reads = [(prompt[-1], len(prompt) - 1) for prompt in prompts]
+        self.rows.append(request)
 
     def logits(self) -> tuple[Tensor, Tensor | None]:
         """(R, V) for the next token of each row, and under guidance those of the wrong prompt."""
@@ -249,13 +235,12 @@ class _Batch:
         logits = self._step(ids, at)[:used]  # (R·K, V)
         return (logits, None) if self._per_row == 1 else (logits[0::2], logits[1::2])
 
-    def write_token(self, generator: torch.Generator, end: int, longest: int) -> list[_Row]:
+    def write_token(self, generator: torch.Generator, end: int, longest: int) -> list[Request]:
         """Append one token to each row. Return the rows that have ended, which leave the batch."""
         bias = None if self._bias is None else self._bias[: len(self.rows)]
         own, wrong = self.logits()
-        endings = [row.request.ending for row in self.rows]
-        pairs = zip(self.rows, endings, strict=True)
-        own[[e is not None and len(row.ids) < e.least for row, e in pairs], end] = -math.inf
+        short = [len(row.ids) < row.ending.least if row.ending else False for row in self.rows]
+        own[short, end] = -math.inf
         tokens = drawn_tokens(own, wrong, self._config, generator, bias, end)  # (R,)
         if bias is not None:
             bias.scatter_(1, tokens[:, None], 0.0)  # a row has this token now
@@ -265,43 +250,20 @@ class _Batch:
             row = self.rows[i]
             row.ids.append(token)
             row.reads = [(token, position + 1) for _, position in row.reads]
-            ends = (ending := endings[i]) is not None and ending.reached(row.ids)
-            if ends or token == end or len(row.ids) == longest:
-                ended.append(row)
-                self._remove(i)
+            ends, written = token == end or len(row.ids) == longest, len(row.ids)
+            if (may := row.ending) is not None:
+                ends |= written >= may.most or (written >= may.least and may.is_end(row.ids))
+            if not ends:
+                continue
+            ended.append(row)
+            last, moved = len(self.rows) - 1, self.rows.pop()
+            if i < last:
+                for k, (_, position) in enumerate(moved.reads):
+                    self._cache.move(last * self._per_row + k, i * self._per_row + k, position)
+                if self._bias is not None:
+                    self._bias[i] = self._bias[last]
+                self.rows[i] = moved
         return ended
-
-    def _remove(self, place: int) -> None:
-        last, row = len(self.rows) - 1, self.rows.pop()
-        if place == last:
-            return
-        for k, (_, position) in enumerate(row.reads):
-            self._cache.move(last * self._per_row + k, place * self._per_row + k, position)
-        if self._bias is not None:
-            self._bias[place] = self._bias[last]
-        self.rows[place] = row
-
-
-def bytes_of_row(model: Any, like: States, per_row: int, columns: int, bias: Tensor | None) -> int:
-    """Return the bytes that one row takes while it is written.
-
-    Nearly all are keys and values: in SmolLM2-135M in bfloat16 23,040 bytes a token (30 layers of 3
-    heads of 64, twice). So 160 columns are 3.7 MB, and twice that under guidance. Logits and tilt
-    are 0.2 MB.
-
-    Args:
-        model: causal LM.
-        like: the states of any prompt, for their shapes.
-        per_row: prompts of a row.
-        columns: tokens of the longest row with its prompt.
-        bias: of a row.
-    """
-    states = [x for pair in like for x in pair]
-    token = [x.nbytes // x.shape[2] for x in states]
-    # One layer's keys are there twice while columns are added.
-    cache = per_row * columns * (sum(token) + max(token))
-    logits = per_row * model.config.vocab_size * states[0].element_size()
-    return cache + logits + (0 if bias is None else bias.nbytes)
 
 
 def rows_at_once(wanted: int, room: int, most: int) -> int:
@@ -310,10 +272,7 @@ def rows_at_once(wanted: int, room: int, most: int) -> int:
     Rows of one length end together. Of 130 rows with room for 128, the last two would be written
     alone, so 65 are written twice.
 
-    Args:
-        wanted: rows in all, 1 or more.
-        room: rows that memory has room for.
-        most: rows that the options allow.
+    `room` is for memory, and `most` is what the options allow.
 
     >>> [rows_at_once(wanted, 131, 256) for wanted in (1, 128, 130, 2048)]
     [1, 128, 65, 128]
@@ -324,130 +283,89 @@ def rows_at_once(wanted: int, room: int, most: int) -> int:
     return -(-wanted // times)
 
 
-# -- keys and values of all rows -------------------------------------------------------------------
-
-
-class SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer: (slots, H, columns, d), kept from token to token.
+class SlotCache(Cache):
+    """Keys and values of all rows, kept from token to token: (slots, H, columns, d) of each layer.
 
     A slot holds one row from column 0 on, so a column is a position. The slots in use come first:
     they are a slice and no copy. All columns are read, because a product with some of them would
-    copy these first, at every token.
-
-    Args:
-        pair: keys and values of any prompt, for their shapes.
-        slots: number of slots.
-        most: columns that memory is taken for at once. What grew piece by piece would leave holes.
-    """
-
-    is_sliding = False
-
-    def __init__(self, pair: tuple[Tensor, Tensor], slots: int, most: int) -> None:
-        super().__init__()
-        shapes = [(slots, x.shape[1], most, x.shape[3]) for x in pair]
-        self._memory = [x.new_empty(math.prod(s)) for x, s in zip(pair, shapes, strict=True)]
-        whole = zip(self._memory, shapes, strict=True)
-        self.kept = [memory.view(shape)[:, :, :0] for memory, shape in whole]
-        self.resize(min(COLUMNS_TOGETHER, most))
-        self.used, self.places = 0, torch.empty(0)
-        self.is_initialized = True
-
-    def resize(self, columns: int) -> None:
-        """Have this many columns. What stood in others is lost."""
-        for i, old in enumerate(self.kept):
-            slots, heads, width, size = old.shape
-            both, numbers = min(width, columns), slots * heads * columns * size
-            before = old[:, :, :both].clone()  # the new columns overlap the old ones
-            if numbers > len(self._memory[i]):  # a longer prompt came later
-                self._memory[i] = old.new_empty(numbers)
-            self.kept[i] = self._memory[i][:numbers].view(slots, heads, columns, size)
-            self.kept[i][:, :, :both] = before
-            # Zeros: a masked column has no weight, but no weight times not-a-number is no number.
-            self.kept[i][:, :, both:] = 0
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write one token a slot, (used, H, 1, d), and return what is read then."""
-        for kept, new in zip(self.kept, (key_states, value_states), strict=True):
-            size = kept.shape[3]
-            kept.view(-1, size).index_copy_(0, self.places, new.reshape(-1, size))
-        keys, values = (x[: self.used] for x in self.kept)  # (used, H, columns, d)
-        return keys, values
-
-    # What transformers asks of a layer.
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Do nothing: all is made at once."""
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return columns and offset."""
-        return self.kept[0].shape[2], 0
-
-    def get_seq_length(self) -> int:
-        """Return how many columns were written before."""
-        return self.kept[0].shape[2] - 1
-
-    def get_max_length(self) -> int:
-        """Return that there is no longest row."""
-        return -1
-
-
-class SlotCache(Cache):
-    """The slots of all layers. Knows nothing of tokens, prompts or masks.
+    copy these first, at every token. Knows nothing of tokens, prompts or masks.
 
     Args:
         like: the states of any prompt, for their shapes.
         slots: number of slots.
-        most: columns that memory is taken for at once.
+        most: columns that memory is taken for at once. What grew piece by piece would leave holes.
         together: the number of columns is a multiple of this. On a GPU each has its recording.
+
+    Attributes:
+        kept: keys and values of each layer.
+        columns: how many tokens a row may have now.
+        used: slots that the next forward pass reads.
+        places: (used·H,) rows of the (·, d) numbers that it writes, by H.
     """
 
     def __init__(self, like: States, slots: int, most: int, together: int) -> None:
-        self.slots, self._together = slots, together
-        self._made = [SlotLayer(pair, slots, most) for pair in like]
-        super().__init__(layers=list(self._made))
-
-    @property
-    def columns(self) -> int:
-        """How many tokens a row may have now."""
-        return self._made[0].kept[0].shape[2]
-
-    @property
-    def addresses(self) -> tuple[int, ...]:
-        """Columns, and where keys and values lie: all that `aim` does not set."""
-        return self.columns, *(x.data_ptr() for layer in self._made for x in layer.kept)
-
-    def aim(self, at: Tensor) -> None:
-        """Have the next forward pass write slot i's token to column at[i], (S, 1)."""
-        places: dict[int, Tensor] = {}  # by number of heads, which is nearly always the same
-        for layer in self._made:
-            heads = layer.kept[0].shape[1]
-            if heads not in places:
-                blocks = torch.arange(len(at) * heads, device=at.device).view(-1, heads)
-                places[heads] = (blocks * self.columns + at).flatten()  # (S·H,) rows of (·, d)
-            layer.used, layer.places = len(at), places[heads]
+        super().__init__(layers=[DynamicLayer() for _ in like])  # they stay empty
+        self.slots, self.columns, self._together = slots, 0, together
+        self._memory: list[list[Tensor]] = []
+        self.kept: list[list[Tensor]] = []
+        for pair in like:  # (1, H, T, d)
+            shapes = [(slots, x.shape[1], x.shape[3]) for x in pair]
+            both = list(zip(pair, shapes, strict=True))
+            self._memory.append([x.new_empty(most * math.prod(shape)) for x, shape in both])
+            self.kept.append([x.new_empty(s, heads, 0, d) for x, (s, heads, d) in both])
+        self.used, self.places = 0, dict[int, Tensor]()
+        self.fit(1)
 
     def fit(self, tokens: int) -> None:
-        """Have columns for rows of this many tokens, and not many more."""
-        wanted = rounded(tokens, self._together)
-        if not wanted <= self.columns <= wanted + UNUSED:
-            for layer in self._made:
-                layer.resize(wanted)
+        """Have columns for rows of this many tokens, and not many more. Others are lost."""
+        columns = rounded(tokens, self._together)
+        if columns <= self.columns <= columns + UNUSED:
+            return
+        both, self.columns = min(self.columns, columns), columns
+        for memory, kept in zip(self._memory, self.kept, strict=True):
+            for i, old in enumerate(kept):
+                slots, heads, _, size = old.shape
+                before = old[:, :, :both].clone()  # the new columns overlap the old ones
+                if (numbers := slots * heads * columns * size) > len(memory[i]):
+                    memory[i] = old.new_empty(numbers)  # a longer prompt came later
+                kept[i] = memory[i][:numbers].view(slots, heads, columns, size)
+                kept[i][:, :, :both] = before
+                # Zeros: a masked column has no weight, but no weight times not-a-number is none.
+                kept[i][:, :, both:] = 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write one token a slot, (used, H, 1, d), and return what is read then."""
+        kept = self.kept[layer_idx]
+        places = self.places[kept[0].shape[1]]
+        for whole, new in zip(kept, (key_states, value_states), strict=True):
+            size = whole.shape[3]
+            whole.view(-1, size).index_copy_(0, places, new.reshape(-1, size))
+        keys, values = (x[: self.used] for x in kept)  # (used, H, columns, d)
+        return keys, values
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Return columns and offset."""
+        return self.columns, 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return how many columns were written before."""
+        return self.columns - 1
 
     def put(self, slot: int, states: States, length: int) -> None:
         """Copy the first `length` tokens of a prompt into a slot."""
         if length > self.columns:
             self.fit(length)
-        for layer, pair in zip(self._made, states, strict=True):
-            for kept, new in zip(layer.kept, pair, strict=True):
-                kept[slot, :, :length] = new[0, :, :length]
+        for kept, pair in zip(self.kept, states, strict=True):
+            for whole, new in zip(kept, pair, strict=True):
+                whole[slot, :, :length] = new[0, :, :length]
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of one slot over another's."""
-        for layer in self._made:
-            for kept in layer.kept:
-                kept[target, :, :length] = kept[source, :, :length]
+        for kept in self.kept:
+            for whole in kept:
+                whole[target, :, :length] = whole[source, :, :length]
 
 
 # -- one token -------------------------------------------------------------------------------------
@@ -494,7 +412,7 @@ class TokenStep:
         self.dtype, self.records = model.dtype, records
         self.recordings: dict[tuple[int, ...], Recording] = {}
         self.in_use = records
-        self._logits: Tensor | None = None  # (S, V) that all recordings write to
+        self._logits = torch.empty(0)  # (S, V) that all recordings write to
 
     def __call__(self, ids: Tensor, at: Tensor) -> Tensor:
         """Return logits (S, V) behind tokens (S, 1) at positions (S, 1), which the cache fits.
@@ -503,14 +421,22 @@ class TokenStep:
         """
         if not self.in_use:
             return self.compute(ids, at)
-        place = self._cache.addresses
+        # A recording belongs to these columns, and to where keys and values lie.
+        place = (self._cache.columns, *(x.data_ptr() for kept in self._cache.kept for x in kept))
         recording = self.recordings.get(place)
         if recording and recording.compared == COMPARED:
             return self._replay(recording, ids, at)
         logits = self.compute(ids, at)
         try:
             if recording is None:
-                recording = self.recordings[place] = self._record(logits, ids, at)
+                # Recordings share memory: the results of an earlier one are no longer read.
+                earlier = next(iter(self.recordings.values()), None)
+                pool = earlier.graph.pool() if earlier else None
+                into = self._logits = self._logits if earlier else torch.empty_like(logits)
+                new = recording = self.recordings[place] = Recording(ids.clone(), at.clone())
+                new.graph = record_graph(
+                    lambda: into.copy_(self.compute(new.ids, new.at)), ids.device, pool
+                )
             recording.compared += 1
             self.in_use = torch.equal(logits, self._replay(recording, ids, at))
         except RuntimeError:  # the step waits for the processor in between
@@ -521,34 +447,26 @@ class TokenStep:
 
     def compute(self, ids: Tensor, at: Tensor) -> Tensor:
         """Do the step itself."""
-        self._cache.aim(at)
-        unseen = torch.arange(self._cache.columns, device=at.device) > at  # (S, columns)
+        cache = self._cache
+        cache.used = len(at)  # slot i's token goes to column at[i]
+        for heads in {keys.shape[1] for keys, _ in cache.kept}:  # nearly always the same
+            blocks = torch.arange(len(at) * heads, device=at.device).view(-1, heads)
+            cache.places[heads] = (blocks * cache.columns + at).flatten()
+        unseen = torch.arange(cache.columns, device=at.device) > at  # (S, columns)
         mask = torch.zeros(unseen.shape, dtype=self.dtype, device=at.device)
         with self._packed.in_use():
             logits: Tensor = self._model(
                 input_ids=ids,
                 attention_mask=mask.masked_fill_(unseen, -math.inf)[:, None, None],
                 position_ids=at,
-                past_key_values=self._cache,
+                past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]
         return logits
 
-    def _record(self, logits: Tensor, ids: Tensor, at: Tensor) -> Recording:
-        # Recordings share memory: the results of an earlier one are no longer read.
-        earlier = next(iter(self.recordings.values()), None)
-        into = self._logits = torch.empty_like(logits) if self._logits is None else self._logits
-        made = Recording(ids.clone(), at.clone())
-        pool = earlier.graph.pool() if earlier else None
-        made.graph = record_graph(
-            lambda: into.copy_(self.compute(made.ids, made.at)), ids.device, pool
-        )
-        return made
-
     def _replay(self, recording: Recording, ids: Tensor, at: Tensor) -> Tensor:
         recording.ids.copy_(ids)
         recording.at.copy_(at)
         recording.graph.replay()
-        assert self._logits is not None
         return self._logits

@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
-import torch
 
-from twinset.models.hidden_states import Questions, Teacher
 from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, on_simplex
 from twinset.table.schema import Combination, Schema
 
@@ -24,8 +22,6 @@ ODDS_PRIOR = 0.3  # standard deviation of log-odds: noise alone is to say nothin
 RAREST = 1e-9  # texts that are expected to have a token, at least
 FEWEST = 0.5  # texts that are taken to have a token: counts with noise may be below 0
 CLEAR = 3.0  # standard deviations of noise: a token counted in more texts stands clear of it
-WEIGHT = 0.3  # of tokens beside the teacher, because they repeat one another: see docs/tuning.md
-RAREST_VALUE = 0.01  # share of texts: of rarer values the teacher knows too little to be sure
 
 
 @dataclass(frozen=True)
@@ -89,10 +85,6 @@ class TokenTilt(LabelTables):
     """λ: (K, V) for each attribute, added to logits of tokens that a row doesn't have yet."""
 
     file = "token_tilt.safetensors"
-
-    def bias(self, schema: Schema, combination: Combination) -> torch.Tensor:
-        """Return what is added to the logits (V,) of a row of this label combination."""
-        return torch.from_numpy(np.sum(self.rows_of(schema, combination), 0, dtype=np.float32))
 
 
 class TextLengths(LabelTables):
@@ -200,46 +192,3 @@ def likeliest(
         better = loss < best
         best[better], found[better] = loss[better], strength
     return found
-
-
-@dataclass(frozen=True)
-class LabelClassifier:
-    """Tells a text's labels by the private teacher and by what the text's tokens say.
-
-    Both were released with noise, so it costs no further ε, however many texts it is shown.
-
-    Args:
-        questions: ask the model about a text.
-        teacher: knows the answers.
-        words: what tokens say. None: the run counted none.
-        end: token that ends a text. It says nothing.
-    """
-
-    questions: Questions
-    teacher: Teacher
-    words: NaiveBayes | None
-    end: int
-
-    def numbers(
-        self, texts: Sequence[Sequence[int]], shares: Sequence[np.ndarray] | None = None
-    ) -> list[tuple[int, ...]]:
-        """Return the number of each attribute's likeliest value, of texts in token ids.
-
-        Args:
-            texts: of any origin.
-            shares: (K,) of each attribute, of the teacher's texts that have each value. With them
-                all values are as likely before a text is read. None: texts are like its own.
-        """
-        read = [[token for token in ids if token != self.end] for ids in texts]
-        priors = [np.zeros(len(weights)) for weights in self.teacher.weights]
-        if shares is not None:
-            priors = [np.log(np.maximum(each, RAREST_VALUE)) for each in shares]
-        found = []
-        for ids, states in zip(read, self.questions.states_of_texts(read), strict=True):
-            scores = self.teacher.log_probabilities(states)
-            if self.words is not None:
-                said = self.words.scores(ids)
-                scores = [s + WEIGHT * other for s, other in zip(scores, said, strict=True)]
-            pairs = zip(scores, priors, strict=True)
-            found.append(tuple(int((score - prior).argmax()) for score, prior in pairs))
-        return found

@@ -10,6 +10,7 @@ now and then another token would be drawn.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from twinset.config import SamplingConfig
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file, write_json
 from twinset.models.device import computing_with, gpus, is_cpu, memory_for_rows, total_memory
-from twinset.models.layers import packed_bytes
+from twinset.models.layers import packable_layers
 from twinset.progress import Progress
 from twinset.sampling.row_pool import Worker
 from twinset.sampling.sampler import COUNTED, Row, Sampler
@@ -50,25 +51,12 @@ LOST = (
 # -- groups ----------------------------------------------------------------------------------------
 
 
-def number_of_groups(rows: int, device: torch.device) -> int:
-    """Return how many groups a twin of this many rows has.
-
-    >>> [number_of_groups(rows, torch.device("cpu")) for rows in (0, 1, 511, 512, 3000)]
-    [0, 1, 1, 2, 11]
-    """
-    return max(rows // (GROUP_ROWS if is_cpu(device) else GROUP_ROWS_GPU), min(rows, 1))
-
-
 def groups_of(
     counts: Mapping[Combination, int], device: torch.device
 ) -> list[dict[Combination, int]]:
     """Return how many rows of each label combination every group has.
 
     The first groups together have each label in its proportion, to within one row.
-
-    Args:
-        counts: rows of each combination in the whole twin.
-        device: where rows are written.
 
     >>> groups_of({("bad",): 500, ("good",): 20}, torch.device("cpu"))
     [{('bad',): 250, ('good',): 10}, {('bad',): 250, ('good',): 10}]
@@ -81,9 +69,9 @@ def groups_of(
         for k in range(rows)
     ]
     ordered = [combination for *_, combination in sorted(places, key=lambda place: place[:2])]
-    number = number_of_groups(len(ordered), device)
-    edges = [len(ordered) * i // number for i in range(number + 1)] if number else []
-    groups = [Counter(ordered[start:end]) for start, end in pairwise(edges)]
+    number = max(len(ordered) // (GROUP_ROWS if is_cpu(device) else GROUP_ROWS_GPU), 1)
+    edges = [len(ordered) * i // number for i in range(number + 1)]
+    groups = [Counter(ordered[start:end]) for start, end in pairwise(edges) if end > start]
     return [{c: group[c] for c in counts if group[c]} for group in groups]
 
 
@@ -149,18 +137,12 @@ def open_row_groups(
     """Return the groups that a folder holds. Those of another twin are deleted first.
 
     Groups that were drawn with other settings, for other counts or grouped differently can't be
-    part of this twin.
-
-    Args:
-        folder: of the groups. It is made if there is none.
-        sampling: decoding settings and seed.
-        counts: rows of each label combination.
-        device: where rows are written.
+    part of this twin. The folder is made if there is none.
     """
     drawn_with = {
         "sampling": {k: v for k, v in asdict(sampling).items() if k not in SPEED_ONLY},
         "counts": [[list(combination), rows] for combination, rows in counts.items()],
-        "balanced groups": number_of_groups(sum(counts.values()), device),
+        "balanced groups": len(groups_of(counts, device)),
     }
     path = folder / "drawn-with.json"
     with suppress(*DAMAGED):
@@ -213,6 +195,7 @@ def draw_groups(
     finished: SimpleQueue[tuple[int, list[Row] | Exception]] = SimpleQueue()  # by workers
     lost: list[int] = []  # groups of a worker that ended before its time
     shown = 0.0, 0.0  # rows, and their share of the work. Neither ever falls.
+    latest = math.inf if deadline is None else deadline  # by a clock that all processes share
 
     def take() -> int | None:
         with suppress(IndexError):  # another thread may take the last one between two looks
@@ -225,7 +208,7 @@ def draw_groups(
         while (number := take()) is not None:
             began = monotonic()
             try:
-                rows = worker(number, latest_start(deadline, seconds))
+                rows = worker(number, latest - seconds / 2)
             except Exception as error:
                 finished.put((number, error))
                 return
@@ -262,7 +245,7 @@ def draw_groups(
         """Draw a group in this process, if it ends in time or is the first of all."""
         nonlocal there, seconds
         began, size = monotonic(), sizes[number]
-        if there and began >= latest_start(deadline, seconds):
+        if there and began >= latest - seconds / 2:  # more than half would come too late
             return
         rows = sampler(number).sample(wanted[number], lambda n, share: report(n, share * size))
         groups.write(number, rows)
@@ -292,19 +275,6 @@ def draw_groups(
     return there
 
 
-def latest_start(deadline: float | None, seconds: float) -> float:
-    """Return when a group may begin at the latest: half of it comes before the deadline.
-
-    Args:
-        deadline: by `time.monotonic`, which all processes of a machine share. None: there is none.
-        seconds: that the last group took, or 0 if none was drawn yet.
-
-    >>> latest_start(100.0, 8.0), latest_start(None, 8.0)
-    (96.0, inf)
-    """
-    return float("inf") if deadline is None else deadline - seconds / 2
-
-
 def devices_for_rows(model: Any, groups: int, processes: int) -> list[str]:
     """Return the devices of all processes that draw rows, this one's first.
 
@@ -323,8 +293,9 @@ def devices_for_rows(model: Any, groups: int, processes: int) -> list[str]:
         return [str(each) for each in [device, *others][: max(1, min(groups, processes))]]
     config = model.config
     weights = sum(p.nbytes for p in model.parameters())
+    weights += sum(layer.weight.nbytes for layer in packable_layers(model))  # laid out once more
     token = 2 * config.num_hidden_layers * config.hidden_size * next(model.parameters()).itemsize
     # One row is written even if it alone takes more than rows may.
     rows = max(memory_for_rows(device), token * config.max_position_embeddings)
-    room = USABLE * total_memory() / (PROCESS_BYTES + weights + packed_bytes(model) + rows)
+    room = USABLE * total_memory() / (PROCESS_BYTES + weights + rows)
     return [str(device)] * max(1, min(groups, max(processes, torch.get_num_threads()), int(room)))

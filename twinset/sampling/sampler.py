@@ -164,9 +164,7 @@ class Sampler:
     ) -> dict[Combination, list[list[int]]]:
         """Return token ids of rows as the model writes them, usable or not, by combination.
 
-        Args:
-            counts: rows wanted.
-            on_progress: see `sample`.
+        For the arguments see `sample`. No row is refused, so none is drawn again.
         """
         found, _ = self._draw(
             counts, lambda batch, *_: {i: (ids, None) for i, ids in batch.items()}, on_progress
@@ -182,18 +180,17 @@ class Sampler:
         Each token of a row looks at as many places as the longest row beside it has. Rows of one
         length waste none, and short ones are soon done where few are left.
 
-        Args:
-            counts: rows wanted.
-            judge: what is made of rows that have ended, and why they are drawn again.
-            on_progress: see `sample`.
-
         Returns:
-            What was made of each row, by its number in the order of the counts, and how often and
-            why each was refused before. Rows that were refused too often are missing.
+            What `judge` made of each row, by its number in the order of the counts, and how often
+            and why each was refused before. Rows that were refused too often are missing.
         """
         config, most = self._config, self._max_new_tokens
         wanted = [c for c, n in counts.items() for _ in range(n)]
-        generator, wrong = random_streams(config.seed, self._stream)
+        # A generator on the processor keeps 32 bits of its seed, on every device the same. Streams
+        # are numbers in a row: they differ for sure, where hashes might meet.
+        start = int(np.random.SeedSequence(config.seed).generate_state(1)[0])
+        generator = torch.Generator().manual_seed((start + self._stream) % 2**32)
+        wrong = np.random.default_rng([config.seed, self._stream])  # draws wrong prompts
         lengths: list[int | None] = [None] * len(wanted)  # None: the model ends the row
         if self._length is not None:
             rng = np.random.default_rng([config.seed, self._stream, LENGTH_STREAM])
@@ -230,7 +227,7 @@ class Sampler:
                 for i, ids in batch.items():
                     length = lengths[i]
                     if length is not None and length < most:  # one that goes on stays as it is
-                        batch[i] = self._cut_to_length(ids, length)
+                        batch[i] = cut_to_length(self._tokenizer, ids, length, self._end)
                 for i, (text, why) in judge(batch, wanted, refused).items():
                     if why is None:
                         found[i] = text
@@ -252,23 +249,27 @@ class Sampler:
         wanted: Sequence[Combination],
         refused: Sequence[Counter[str]],
     ) -> dict[int, tuple[str, str | None]]:
-        """Return the text of each row, and why it is to be drawn again. None: it is not.
-
-        Args:
-            batch: number and token ids of rows that have ended.
-            wanted: labels of all rows.
-            refused: how often, and why, texts of each row were refused before.
-        """
-        config = self._config
-        texts = {i: self._decode_text(ids) for i, ids in batch.items()}
+        """Return the text of each row that has ended, and why it is to be drawn again."""
+        config, end = self._config, self._end
+        texts: dict[int, str] = {}
         why: dict[int, str | None] = dict.fromkeys(batch)
         for i, ids in batch.items():
+            is_finished = end in ids
+            kept = ids[: ids.index(end)] if is_finished else ids
+            text: str = self._tokenizer.decode(kept, skip_special_tokens=True).strip()
+            if not is_finished:
+                # A text that is cut off loses its last word, unless that is most of the text:
+                # Chinese has no blanks between words.
+                whole = " ".join(text.rsplit(None, 1)[:-1])
+                text = whole if len(whole) >= LEAST_LEFT * len(text) else text
+                text = text if config.endings == "keep" else cut_at_sentence(text)
+            texts[i] = text
             redraws = config.endings == "redraw" and refused[i][UNFINISHED] < MOST_UNFINISHED
-            if not is_usable(texts[i]):
+            if not is_usable(text):
                 why[i] = UNUSABLE
-            elif is_unwanted(texts[i], config.filter):
+            elif is_unwanted(text, config.filter):
                 why[i] = FILTERED
-            elif redraws and self._end not in ids:
+            elif redraws and not is_finished:
                 why[i] = UNFINISHED
         most = config.teacher_redraws
         asked = {i: ids for i, ids in batch.items() if not why[i] and refused[i][DENIED] < most}
@@ -276,45 +277,6 @@ class Sampler:
             denied = self._denies([wanted[i] for i in asked], list(asked.values()))
             why |= {i: DENIED for i, is_denied in zip(asked, denied, strict=True) if is_denied}
         return {i: (text, why[i]) for i, text in texts.items()}
-
-    def _cut_to_length(self, ids: list[int], length: int) -> list[int]:
-        """Return a row up to the end of the sentence nearest to its length, or cut there."""
-        end, has_end = self._end, self._end in ids
-        text = ids[: ids.index(end)] if has_end else ids
-        nearest = nearest_end(self._tokenizer, text, length)
-        if has_end and (nearest is None or len(text) - length <= length - nearest):
-            return ids
-        return text[:length] if nearest is None else [*text[:nearest], end]
-
-    def _decode_text(self, ids: list[int]) -> str:
-        """Decode up to the end-of-text token. A text that is cut off before loses its last word.
-
-        It keeps the word if that is most of the text: Chinese has no blanks between words.
-        """
-        finished = self._end in ids
-        kept = ids[: ids.index(self._end)] if finished else ids
-        text: str = self._tokenizer.decode(kept, skip_special_tokens=True).strip()
-        if finished:
-            return text
-        whole = " ".join(text.rsplit(None, 1)[:-1])
-        if len(whole) < LEAST_LEFT * len(text):
-            whole = text
-        return whole if self._config.endings == "keep" else cut_at_sentence(whole)
-
-
-def random_streams(seed: int, stream: int) -> tuple[torch.Generator, np.random.Generator]:
-    """Return the sources of the draws and of the wrong prompts: on every device the same.
-
-    A generator on the processor keeps 32 bits of its seed, so streams are numbers in a row: they
-    differ for sure, where hashes might meet.
-
-    Args:
-        seed: of the decoding settings.
-        stream: of a group of rows.
-    """
-    start = int(np.random.SeedSequence(seed).generate_state(1)[0])
-    draws = torch.Generator().manual_seed((start + stream) % 2**32)
-    return draws, np.random.default_rng([seed, stream])
 
 
 def is_usable(text: str) -> bool:
@@ -337,6 +299,15 @@ def is_usable(text: str) -> bool:
     return True
 
 
+@cache
+def unwanted_patterns() -> dict[str, list[re.Pattern[str]]]:
+    """Return the patterns of each filter, as `unwanted.toml` lists them."""
+    lists = tomllib.loads(Path(__file__).with_name("unwanted.toml").read_text("utf-8"))
+    flags = re.IGNORECASE | re.MULTILINE
+    found = {kind: [re.compile(line, flags) for line in lines] for kind, lines in lists.items()}
+    return found | {"none": [], "all": [each for kind in found.values() for each in kind]}
+
+
 def is_unwanted(text: str, kinds: Filter) -> bool:
     """Return whether a text holds what is filtered: web debris, vulgar words.
 
@@ -346,21 +317,7 @@ def is_unwanted(text: str, kinds: Filter) -> bool:
     >>> [is_unwanted("Labels:Class a fine film", kinds) for kinds in ("none", "debris", "vulgar")]
     [False, True, False]
     """
-    return any(pattern.search(text) for pattern in unwanted_patterns(kinds))
-
-
-@cache
-def unwanted_patterns(kinds: Filter) -> list[re.Pattern[str]]:
-    """Return the patterns of a filter, as `unwanted.toml` lists them.
-
-    Args:
-        kinds: "none", "all", or the name of one list.
-    """
-    lists = tomllib.loads(Path(__file__).with_name("unwanted.toml").read_text("utf-8"))
-    chosen = {"none": [], "all": list(lists)}.get(kinds, [kinds])
-    return [
-        re.compile(line, re.IGNORECASE | re.MULTILINE) for kind in chosen for line in lists[kind]
-    ]
+    return any(pattern.search(text) for pattern in unwanted_patterns()[kinds])
 
 
 # -- where a text can end: at the end of a sentence ------------------------------------------------
@@ -379,11 +336,9 @@ def cut_at_sentence(text: str) -> str:
 
 
 def ids_end_sentence(tokenizer: Any, ids: Sequence[int]) -> bool:
-    """Return whether the last of some token ids ends a sentence. What would follow is not known.
+    """Return whether the last of one or more token ids ends a sentence.
 
-    Args:
-        tokenizer: of the model that writes them.
-        ids: of a text, one or more.
+    What would follow is not known. So a number with a full stop does not count.
     """
     if ids[-1] not in closing_tokens(tokenizer):
         return False
@@ -392,13 +347,19 @@ def ids_end_sentence(tokenizer: Any, ids: Sequence[int]) -> bool:
     return bool(ends) and ends[-1] == len(text) and not _NUMBERED.search(text)
 
 
-def nearest_end(tokenizer: Any, ids: Sequence[int], length: int) -> int | None:
-    """Return after how many of the ids a sentence ends nearest to a length. None: after none.
+def cut_to_length(tokenizer: Any, ids: list[int], length: int, end: int) -> list[int]:
+    """Return a row up to the end of the sentence nearest to a length in tokens, or cut there.
 
-    Of two that are equally near it is the later one.
+    Of two sentences that end equally near it is the later one. `end` is the id of the end of a
+    text.
     """
-    ends = [n for n in range(1, len(ids) + 1) if ids_end_sentence(tokenizer, ids[:n])]
-    return min(ends, key=lambda n: (abs(n - length), -n), default=None)
+    has_end = end in ids
+    text = ids[: ids.index(end)] if has_end else ids
+    ends = [n for n in range(1, len(text) + 1) if ids_end_sentence(tokenizer, text[:n])]
+    nearest = min(ends, key=lambda n: (abs(n - length), -n), default=None)
+    if has_end and (nearest is None or len(text) - length <= length - nearest):
+        return ids
+    return text[:length] if nearest is None else [*text[:nearest], end]
 
 
 @lru_cache(maxsize=4)

@@ -31,10 +31,7 @@ from twinset.table.templates import Template
 
 REFERENCE_ROWS = 256  # at most, to find the tilt and scale hidden states: no more than units
 WEIGHT_ROWS = 64  # of the base model, by which tokens are weighed before they are counted
-PROMPT_ROWS, OPENING = (
-    32,
-    48,
-)  # behind each prompt that one is chosen from, and tokens of such a row
+PROMPT_ROWS, OPENING = 32, 48  # behind each prompt that one is chosen from, and their tokens
 WEIGHT_PHASE, REFERENCE_PHASE = "rows of the base", "reference rows"  # as progress calls them
 PROMPT_PHASE = "prompts tried"
 UNTILTED = SamplingConfig(guidance=0.0, tilt=0.0)
@@ -54,10 +51,8 @@ def untilted_rows(
 ) -> dict[Combination, list[list[int]]]:
     """Return rows in token ids, by label, in the proportions of the noisy counts.
 
-    Args:
-        model: that writes them.
-        most: rows. There are no more than privacy units.
-        count: called with rows so far, rows in all, and the share of the work.
+    There are at most `most`, and no more than privacy units. `count` is called with rows so far,
+    rows in all, and the share of the work.
     """
     total = min(most, model.ledger.records)
     wanted = {c: n for c, n in proportional(model.label_counts, total).items() if n}
@@ -87,9 +82,7 @@ def openings(model: TwinModel, template: Template) -> TwinModel:
 def token_weights(model: TwinModel, progress: Progress) -> TokenWeights:
     """Return weights with which tokens are to be counted in texts like a model's rows.
 
-    Args:
-        model: the base model, which has read no private text.
-        progress: is told how many rows there are.
+    The model is the base model, which has read no private text.
     """
     rows = untilted_rows(model, WEIGHT_ROWS, partial(progress.count, WEIGHT_PHASE))
     end = model.tokenizer.eos_token_id
@@ -101,35 +94,45 @@ def token_weights(model: TwinModel, progress: Progress) -> TokenWeights:
 def prompt_misfit(model: TwinModel, template: Template, marginals: TokenMarginals) -> float:
     """Return how far rows behind a template's prompts are from having tokens as counted.
 
-    Openings of rows are enough: with the lengths that were counted they tell of whole rows. It is
-    post-processing of what was released, as `tilt_towards` is.
-
-    Args:
-        model: the base model, with the lengths that were counted, if any.
-        template: renders the prompts.
-        marginals: released by the run.
+    The sum over label values of a symmetric χ² distance of counts, with their noise in its
+    denominator: what noise hides tells nothing. If noise prevails, differences between rows are
+    those of −2 log-likelihood. It is post-processing of what was released, as `tilt_towards` is.
+    The model is the base model, with the lengths that were counted, if any.
     """
     opening = openings(model, template)
     rows = untilted_rows(opening, PROMPT_ROWS)
     expected = expected_tokens(opening, rows, marginals.weights)
+    # Openings of rows are enough: with the lengths that were counted they tell of whole rows, if
+    # tokens are alike all through a text.
     if model.lengths is not None:
         bins = LengthBins(model.text_tokens, model.tokenizer.eos_token_id)
         for c, chance in expected.items():
-            shares = model.lengths.shares_of(model.schema, c)
-            length = float(np.mean([len(ids) for ids in rows[c]]))
-            expected[c] = chance_in_whole(chance, length, shares, bins.means)
-    return misfit(marginals, model.schema, model.shares(model.schema.combinations), expected)
+            length = max(1.0, float(np.mean([len(ids) for ids in rows[c]])))
+            absent = np.log1p(-chance.clip(0, 1 - 1e-6)) / length  # (V,) of one token, logarithm
+            whole = zip(model.lengths.shares_of(model.schema, c), bins.means, strict=True)
+            expected[c] = np.sum([-share * np.expm1(mean * absent) for share, mean in whole], 0)
+    shares, found = model.shares(model.schema.combinations), 0.0
+    numbers = {c: model.schema.value_numbers(c) for c in shares}
+    for i, counts in enumerate(marginals.counts):
+        for value, own in enumerate(counts):
+            # Combinations that there are rows of stand for all that share a label value with them.
+            having = [c for c in shares if numbers[c][i] == value]
+            known = {c: shares[c] for c in having if c in expected}
+            if not (of_rows := sum(known.values())):
+                continue
+            texts = marginals.units * sum(shares[c] for c in having)
+            mean = sum(share / of_rows * expected[c] for c, share in known.items())
+            likely = texts * np.asarray(mean)  # (V,) texts
+            variance = marginals.noise**2 + likely + own.clip(0) + RAREST
+            found += float(np.sum((own - likely) ** 2 / variance))
+    return found
 
 
 def tilt_towards(model: TwinModel, marginals: TokenMarginals, progress: Progress) -> None:
     """Give a model the tilt with which rows have tokens as often as private texts.
 
-    Some rows are written without it first, to see how often they have them.
-
-    Args:
-        model: without a tilt.
-        marginals: released by the run. What follows from them is post-processing.
-        progress: is told how many rows there are.
+    Some rows are written without it first, to see how often they have them. The counts were
+    released by the run, so what follows from them is post-processing.
     """
     rows = reference_rows(model, progress)
     expected = expected_tokens(model, rows, marginals.weights)
@@ -167,40 +170,6 @@ def fit_tilt(
                 texts = np.sum([*without, np.full(counts.shape[1], RAREST)], 0)
                 strengths[i][value] = likeliest(counts[value], texts, released.noise)
     return TokenTilt(strengths)
-
-
-def misfit(
-    released: TokenMarginals,
-    schema: Schema,
-    shares: Mapping[Combination, float],
-    expected: Mapping[Combination, np.ndarray],
-) -> float:
-    """Return how far rows are from having tokens as often as released. 0: they have.
-
-    The sum over label values of a symmetric χ² distance of counts, with their noise in its
-    denominator: what noise hides tells nothing. If noise prevails, differences between rows are
-    those of −2 log-likelihood.
-
-    Args:
-        released: the noisy counts.
-        schema: whose labels they are of.
-        shares: of every label combination among the texts. Their sum is one.
-        expected: (V,) from `expected_presence`, for combinations that there are rows of. These
-            stand for all that share a label value with them.
-    """
-    numbers, found = {c: schema.value_numbers(c) for c in shares}, 0.0
-    for i, counts in enumerate(released.counts):
-        for value, own in enumerate(counts):
-            having = [c for c in shares if numbers[c][i] == value]
-            rows = {c: shares[c] for c in having if c in expected}
-            if not (of_rows := sum(rows.values())):
-                continue
-            texts = released.units * sum(shares[c] for c in having)
-            mean = sum(share / of_rows * expected[c] for c, share in rows.items())
-            likely = texts * np.asarray(mean)  # (V,) texts
-            variance = released.noise**2 + likely + own.clip(0) + RAREST
-            found += float(np.sum((own - likely) ** 2 / variance))
-    return found
 
 
 # -- how often a token is expected -----------------------------------------------------------------
@@ -249,18 +218,3 @@ def expected_presence(
         total += present * weights.of(row)[1]
     found: np.ndarray = (total / max(1, len(rows))).numpy()
     return np.where(weights.weights > 0, found, 0.0)
-
-
-def chance_in_whole(
-    chance: np.ndarray, length: float, shares: np.ndarray, means: np.ndarray
-) -> np.ndarray:
-    """Return the chances (V,) of tokens to be in a text, by those in its opening.
-
-    Args:
-        chance: (V,) of tokens to be in the opening. They are taken to be alike all through a text.
-        length: tokens of the opening.
-        shares: (B,) of texts of each length.
-        means: (B,) these lengths, in tokens.
-    """
-    absent = np.log1p(-chance.clip(0, 1 - 1e-6)) / max(1.0, length)  # (V,) of one token, logarithm
-    return np.sum([-s * np.expm1(mean * absent) for s, mean in zip(shares, means, strict=True)], 0)

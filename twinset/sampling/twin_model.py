@@ -27,9 +27,9 @@ from twinset.files.atomic import fault, open_as_folder, write_checksums, write_j
 from twinset.files.limits import read_text
 from twinset.models.assets import quiet
 from twinset.models.base_model import PRIVATE, context_length, load_base
-from twinset.models.device import AUTO
+from twinset.models.device import AUTO, has_bfloat16
 from twinset.models.hidden_states import Questions, Teacher
-from twinset.models.layers import PackedLinears, cast_for_sampling
+from twinset.models.layers import PackedLinears, copy_in, fuse
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.counts import LengthBins
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
@@ -37,7 +37,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.release.card import CARD, TwinDescription, render_model_card
 from twinset.release.share import LEDGER, check_file_format, write_share
-from twinset.sampling.label_tables import LabelClassifier, NaiveBayes, TextLengths, TokenTilt
+from twinset.sampling.label_tables import NaiveBayes, TextLengths, TokenTilt
 from twinset.sampling.row_pool import Draw, start_workers
 from twinset.sampling.rows import RowGroups, devices_for_rows, draw_groups, groups_of
 from twinset.sampling.sampler import Sampler
@@ -46,6 +46,8 @@ from twinset.table.templates import Template
 from twinset.table.tokenization import prompt_tokens, text_budget
 
 DESCRIPTION = PRIVATE
+WEIGHT = 0.3  # of tokens beside the teacher, because they repeat one another: see docs/tuning.md
+RAREST_VALUE = 0.01  # share of texts: of rarer values the teacher knows too little to be sure
 NOTHING_LEARNT = (
     "no step was trained, and these rows follow no released words and lengths (`tilt=0`, or none "
     "were released): they are the base model's own, but for the shares of labels and for those "
@@ -167,13 +169,8 @@ class TwinModel:
     ) -> Path:
         """Write rows of `sample` with card and ledger, and return their file.
 
-        Args:
-            twin: the rows.
-            folder: see `write_share`, as for what is not said here.
-            sampling: settings that the rows were drawn with, for the card.
-            format: of the file.
-            guard_formulas: keep spreadsheets from taking a text for a formula.
-            redrawn: how many texts were drawn again and why, if that is known.
+        `sampling` are the settings that the rows were drawn with, and `redrawn` says how many texts
+        were drawn again and why: both for the card. For the rest see `write_share`.
         """
         description = TwinDescription(
             self.base_name or self.base_origin,
@@ -190,13 +187,15 @@ class TwinModel:
     ) -> Sampler:
         """Return what draws rows, with random numbers of its own for each stream.
 
-        Args:
-            sampling: decoding settings and seed.
-            stream: of random numbers.
-            has_lengths: whether rows are as long as was counted, if it was. None: those with the
-                tilt are.
+        `has_lengths` tells whether rows are as long as was counted, if it was. None: those with the
+        tilt are.
         """
-        sampling = sampling.settled(self.teacher is not None)
+        sampling, biases = sampling.settled(self.teacher is not None), {}
+        if self.tilt is not None and sampling.tilt:
+            for c in self.schema.combinations:
+                strengths = np.sum(self.tilt.rows_of(self.schema, c), 0, dtype=np.float32)  # (V,)
+                bias = sampling.tilt * torch.from_numpy(strengths)
+                biases[c] = bias.to(self.model.device)
         lengths = self.lengths if has_lengths or (has_lengths is None and sampling.tilt) else None
         bins = LengthBins(self.text_tokens, self.tokenizer.eos_token_id)
         return Sampler(
@@ -206,17 +205,11 @@ class TwinModel:
             sampling,
             self.text_tokens,
             stream,
-            self._biases(sampling.tilt),
+            biases,
             self._denies if self.teacher is not None and sampling.teacher_redraws else None,
             None if lengths is None else partial(lengths.draw, self.schema, bins),
             self._packed,
         )
-
-    def _biases(self, strength: float) -> dict[Combination, torch.Tensor]:
-        if self.tilt is None or not strength:
-            return {}
-        combinations, device = self.schema.combinations, self.model.device
-        return {c: (strength * self.tilt.bias(self.schema, c)).to(device) for c in combinations}
 
     def shares(self, combinations: Collection[Combination]) -> dict[Combination, float]:
         """Return what share of these rows each label combination has, by noisy counts."""
@@ -230,8 +223,13 @@ class TwinModel:
 
     @cached_property
     def fastest(self) -> Any:
-        """The model as it writes and reads fastest."""
-        return cast_for_sampling(self.model)
+        """The model in the format that its device multiplies fastest in.
+
+        Sampling is post-processing: its rounding changes no guarantee.
+        """
+        if self.model.dtype is torch.float32 and has_bfloat16(self.model.device):
+            return fuse(copy_in(self.model, torch.bfloat16))
+        return self.model
 
     @cached_property
     def _packed(self) -> PackedLinears:
@@ -249,10 +247,8 @@ class TwinModel:
     def classify(self, texts: Sequence[str]) -> pd.DataFrame:
         """Return the labels that private teacher and counts of tokens give to texts, a column each.
 
-        Both were released with the model. It costs no further ε, however many texts are shown.
-
-        Args:
-            texts: of any origin, cut where the private texts were.
+        Both were released with the model. It costs no further ε, however many texts are shown. They
+        are cut where the private texts were.
 
         Raises:
             InputError: the model has no teacher.
@@ -261,16 +257,36 @@ class TwinModel:
             raise InputError("this model has no teacher; train one with `teacher_share` above 0")
         attributes, found = self.schema.attributes, []
         for text in texts:
-            (numbers,) = self._classifier.numbers([self.questions.tokens(text, self.text_tokens)])
+            (numbers,) = self.label_numbers([self.questions.tokens(text, self.text_tokens)])
             pairs = zip(attributes, numbers, strict=True)
             found.append({each.name: each.values[number] for each, number in pairs})
         return pd.DataFrame(found, columns=[each.name for each in attributes])
 
-    @cached_property
-    def _classifier(self) -> LabelClassifier:
+    def label_numbers(
+        self, texts: Sequence[Sequence[int]], shares: Sequence[np.ndarray] | None = None
+    ) -> list[tuple[int, ...]]:
+        """Return the number of each attribute's likeliest value, of texts in token ids.
+
+        Args:
+            texts: of any origin.
+            shares: (K,) of each attribute, of the teacher's texts that have each value. With them
+                all values are as likely before a text is read. None: texts are like its own.
+        """
         assert self.teacher is not None
-        end = self.tokenizer.eos_token_id
-        return LabelClassifier(self.questions, self.teacher, self.words, end)
+        end = self.tokenizer.eos_token_id  # it says nothing
+        read = [[token for token in ids if token != end] for ids in texts]
+        priors = [np.zeros(len(weights)) for weights in self.teacher.weights]
+        if shares is not None:
+            priors = [np.log(np.maximum(each, RAREST_VALUE)) for each in shares]
+        found = []
+        for ids, states in zip(read, self.questions.states_of_texts(read), strict=True):
+            scores = self.teacher.log_probabilities(states)
+            if self.words is not None:
+                said = self.words.scores(ids)
+                scores = [s + WEIGHT * other for s, other in zip(scores, said, strict=True)]
+            pairs = zip(scores, priors, strict=True)
+            found.append(tuple(int((score - prior).argmax()) for score, prior in pairs))
+        return found
 
     def _denies(
         self, combinations: Sequence[Combination], rows: Sequence[Sequence[int]]
@@ -284,7 +300,7 @@ class TwinModel:
         for combination, share in self.shares(self.schema.combinations).items():
             for each, number in zip(shares, self.schema.value_numbers(combination), strict=True):
                 each[number] += share
-        found = self._classifier.numbers(rows, shares)
+        found = self.label_numbers(rows, shares)
         return [likeliest != own for likeliest, own in zip(found, theirs, strict=True)]
 
     def read_teacher(self, folder: Path) -> Teacher | None:
@@ -365,7 +381,25 @@ class TwinModel:
             model.lengths = TextLengths.load(folder, classes, len(bins))
             model.words = NaiveBayes.load(folder, classes, vocabulary)
             model.teacher = model.read_teacher(folder)
-            model._check()
+            # Refuse a description that no run writes, before it is met half-way through a twin.
+            schema, combinations = model.schema, model.schema.combinations
+            names = [attribute.name for attribute in schema.attributes]
+            dtypes = [schema.text_dtype, *(attribute.dtype for attribute in schema.attributes)]
+            texts = (schema.text, *schema.columns, *names, *dtypes, model.template.pattern)
+            "".join((*texts, model.base_name)).encode()
+            twin_frame(schema, ["“é”"] * len(combinations), combinations)  # takes any text
+            prompts = model.prompts
+            longest = text_budget(prompts, context_length(model.model), model.text_tokens)
+            if not (
+                sorted(schema.columns) == sorted([schema.text, *names])
+                and list(model.template.attributes) == names
+                and model.label_counts.keys() == set(combinations)
+                and all(map(math.isfinite, model.label_counts.values()))
+                and all(prompts.values())
+                and type(model.text_tokens) is int
+                and 1 <= model.text_tokens <= longest
+            ):
+                raise ValueError("no run writes such a description")
             return model
         except InputError:
             raise
@@ -373,32 +407,6 @@ class TwinModel:
             raise InputError(
                 f"{folder}: the model folder is damaged ({type(error).__name__}); copy it again"
             ) from error
-
-    def _check(self) -> None:
-        """Refuse a description that no run writes, before it is met half-way through a twin.
-
-        Raises:
-            ValueError, TypeError, and the like: it is one.
-        """
-        schema, combinations = self.schema, self.schema.combinations
-        names = [attribute.name for attribute in schema.attributes]
-        dtypes = [schema.text_dtype, *(attribute.dtype for attribute in schema.attributes)]
-        for text in (schema.text, *schema.columns, *names, *dtypes, self.base_name):
-            text.encode()
-        self.template.pattern.encode()
-        twin_frame(schema, ["“é”"] * len(combinations), combinations)  # takes any text
-        prompts = prompt_tokens(self.template, combinations, self.tokenizer)
-        longest = text_budget(prompts, context_length(self.model), self.text_tokens)
-        if not (
-            sorted(schema.columns) == sorted([schema.text, *names])
-            and list(self.template.attributes) == names
-            and self.label_counts.keys() == set(combinations)
-            and all(map(math.isfinite, self.label_counts.values()))
-            and all(prompts.values())
-            and type(self.text_tokens) is int
-            and 1 <= self.text_tokens <= longest
-        ):
-            raise ValueError("no run writes such a description")
 
 
 def _load_draw(
