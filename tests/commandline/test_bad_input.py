@@ -155,7 +155,7 @@ def test_disk_that_is_full(good_table, generate, monkeypatch, nth):
 
     monkeypatch.setattr(os, "fsync", fsync)
     before = snapshot(good_table)
-    outcome = generate("t.csv --rows 4 --output o.csv")
+    outcome = generate("t.csv --rows 4 --output o.csv --marginal-share 0 --teacher-share 0")
     assert len(calls) >= nth
     assert_refused(outcome, "space")
     assert snapshot(good_table) == before

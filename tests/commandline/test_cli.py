@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from datasets import load_dataset
+from typer.main import get_command
 
 from tests.helpers.commands import (
     COLUMNS,
@@ -17,6 +18,7 @@ from tests.helpers.commands import (
     snapshot,
     texts,
 )
+from tests.run.conftest import cheap_runs  # noqa: F401 (a fixture)
 from twinset.commandline.app import app
 from twinset.release.verify import verify
 from twinset.table.read import read_frame, write_frame
@@ -46,7 +48,8 @@ RUNS = [
     ),
     (STARRED, "t.jsonl", ["stars"], "o.jsonl", ["5=2", "1=3"], {(1,): 3, (5,): 2}),
 ]
-GIVEN = ("t.csv", *COLUMNS, *QUICK)
+CHEAP = ("--marginal-share", "0", "--teacher-share", "0", *QUICK)
+GIVEN = ("t.csv", *COLUMNS, *CHEAP)
 
 
 @pytest.fixture
@@ -73,7 +76,7 @@ def test_generate_keeps_its_promises(place, run, table, file, attributes, output
     write_frame(table, file)
     columns = [word for name in attributes for word in ("--attribute", name)]
     wishes = [word for wish in wanted for word in ("--rows-per-label", wish)]
-    given = (file, "--text", "review", *columns, *QUICK)
+    given = (file, "--text", "review", *columns, *CHEAP)
     outcome = run("generate", *wishes, "--output", output, "--run", "run", given=given)
     assert (outcome.code, outcome.err) == (0, "")
     assert MARKER not in outcome.out
@@ -211,15 +214,17 @@ def test_verify_prints_and_fails(place, tiny_run, capsys):
     assert bad.err.startswith("error: share/twin.csv: was altered")
 
 
-def commands(app=app, before=()):
-    for group in app.registered_groups:
-        yield from commands(group.typer_instance, (*before, group.name))
-    yield from ((*before, c.name or c.callback.__name__) for c in app.registered_commands)
+def commands(command=None, before=()):
+    """Yield every command with its name."""
+    for name, each in getattr(command or get_command(app), "commands", {}).items():
+        yield from commands(each, (*before, name))
+        if not hasattr(each, "commands"):
+            yield " ".join(word for word in (*before, name) if word != "release"), each
 
 
 def test_help_lists_and_version(capsys):
-    for command in commands():
-        shown = " ".join(run_twinset(capsys, *command, "--help").out.split())
-        name = " ".join(word for word in command if word != "release")
-        assert f"Example: twinset {name}" in shown
+    for name, command in commands():
+        assert f"Example: twinset {name}" in command.epilog
+    shown = run_twinset(capsys, "sample", "--help").out
+    assert "Example: twinset sample runs/reviews" in shown and "--top-p" in shown
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", run_twinset(capsys, "--version").out)

@@ -25,6 +25,7 @@ from tests.helpers.commands import run_twinset
 from tests.helpers.handover import description, hand_over
 from tests.helpers.refusals import SECRET, assert_silent, no_hang, refusal
 from tests.release.test_verify import forge
+from tests.run.conftest import cheap_runs  # noqa: F401 (a fixture)
 from twinset.config import RunConfig
 from twinset.errors import InputError, VerificationError
 from twinset.release.verify import verify
@@ -116,7 +117,7 @@ OTHERS = {
 }
 
 
-@fuzz(st.sampled_from([*FORMATS, *OTHERS]), EDITS, st.booleans(), few=50)
+@fuzz(st.sampled_from([*FORMATS, *OTHERS]), EDITS, st.booleans(), few=40)
 def test_damaged_tables(folder, ending, edits, inside):
     path = folder / f"t{ending}"
     OTHERS.get(ending, functools.partial(write_frame, GOOD))(path)
@@ -178,7 +179,7 @@ def changed(data, number: int, value, takes_away: bool):
 CHANGE = (st.integers(0, 10**6), VALUES, st.booleans())
 
 
-@fuzz(*CHANGE, few=40)
+@fuzz(*CHANGE, few=25)
 def test_a_share_that_was_changed_is_verified_or_refused(folder, way, value, takes_away):
     paths = hand_over(folder / "share")
 
@@ -235,7 +236,7 @@ def lay_out(run: Path, files: dict[str, object]) -> Path:
     return run
 
 
-@fuzz(st.integers(0, 5), *CHANGE, few=30)
+@fuzz(st.integers(0, 5), *CHANGE, few=12)
 def test_a_run_that_was_changed_is_read_or_refused(folder, which, way, value, takes_away):
     files = run_files(folder / "run")
     name = list(files)[which]
