@@ -32,23 +32,14 @@ LEFT_OUT = "leaving out {} of 40 rows: text or label missing or blank"
 
 @dataclass(frozen=True)
 class Messy:
-    """A file, and what is to be seen of it.
+    """A file, and what is to be seen of it."""
 
-    Args:
-        make: its text, its bytes, or what writes it.
-        said: parts of what the owner is told, with " & " between; in `REFUSED`, of the line.
-        file: its name.
-        records: how many are read.
-        first: the first text.
-        options: of `Source`.
-    """
-
-    make: str | bytes | Callable[[Path], Any]
-    said: str = ""
+    make: str | bytes | Callable[[Path], Any]  # its text, its bytes, or what writes it
+    said: str = ""  # parts of what the owner is told, with " & " between; in `REFUSED`, of the line
     file: str = "t.csv"
     records: int = 40
     first: str = TEXTS[0]
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # of `Source`
 
     def write(self, folder: Path) -> Path:
         """Write the file into a folder."""
@@ -61,7 +52,6 @@ class Messy:
 
 
 def changed(cells: list, **places: Any) -> list:
-    """Return cells of which some are others: `_3=""` is the fourth."""
     others = {int(place[1:]): cell for place, cell in places.items()}
     return [others.get(place, cell) for place, cell in enumerate(cells)]
 
@@ -69,7 +59,6 @@ def changed(cells: list, **places: Any) -> list:
 def cells(
     texts: list = TEXTS, labels: list = LABELS, sep: str = ",", header=HEADER, end="\n", more=()
 ) -> str:
-    """Return a CSV."""
     written = io.StringIO()
     writer = csv.writer(written, delimiter=sep, lineterminator=end)
     writer.writerows([header] * bool(header) + list(zip(texts, labels, *more, strict=True)))
@@ -77,30 +66,24 @@ def cells(
 
 
 def lines(texts: list = TEXTS, labels: list = LABELS, **more: Any) -> list[dict]:
-    """Return rows as objects."""
     pairs = zip(texts, labels, strict=True)
     return [dict(zip(HEADER, pair, strict=True)) | more for pair in pairs]
 
 
 def jsonl(rows: list[dict], end: str = "\n") -> bytes:
-    """Return one object a line."""
     return "".join(json.dumps(row, ensure_ascii=False) + end for row in rows).encode()
 
 
 def table(texts: list = TEXTS, labels: list = LABELS, **more: Any) -> pd.DataFrame:
-    """Return a table."""
     return pd.DataFrame({"review": texts, "label": labels} | more)
 
 
 def parquet(frame: pd.DataFrame | pa.Table) -> Callable[[Path], None]:
-    """Return what writes Parquet."""
     arrow = frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame)
     return lambda path: pyarrow.parquet.write_table(arrow, path)
 
 
 def excel(*sheets: pd.DataFrame, header: bool = True, **more: Any) -> Callable[[Path], None]:
-    """Return what writes an Excel file."""
-
     def write(path: Path) -> None:
         with pd.ExcelWriter(path) as book:
             for number, sheet in enumerate(sheets):
@@ -110,8 +93,6 @@ def excel(*sheets: pd.DataFrame, header: bool = True, **more: Any) -> Callable[[
 
 
 def arrow_stream(found: pa.Table) -> Callable[[Path], None]:
-    """Return what writes a stream, as `datasets` does."""
-
     def write(path: Path) -> None:
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, found.schema) as stream:
             stream.write_table(found)
@@ -120,7 +101,6 @@ def arrow_stream(found: pa.Table) -> Callable[[Path], None]:
 
 
 def zip_of(size: int) -> bytes:
-    """Return an Excel file with a sheet of so many bytes."""
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as parts:
         parts.writestr("xl/worksheets/sheet1.xml", b" " * size)
@@ -128,8 +108,6 @@ def zip_of(size: int) -> bytes:
 
 
 def bare_excel(sheet: str, doctype: str = "") -> Callable[[Path], None]:
-    """Return what writes an Excel file with a sheet of its own XML."""
-
     def write(path: Path) -> None:
         excel(table()[:1])(path)
         with zipfile.ZipFile(path) as old:
@@ -146,7 +124,6 @@ def bare_excel(sheet: str, doctype: str = "") -> Callable[[Path], None]:
 
 
 def row(number: int, *texts: str) -> str:
-    """Return a row of a sheet's XML."""
     inline = "".join(f'<c t="inlineStr"><is><t>{text}</t></is></c>' for text in texts)
     return f'<row r="{number}">{inline}</row>'
 

@@ -64,18 +64,6 @@ def test_types_of_whole_columns_would_change_the_others(tmp_path, monkeypatch):
     assert more[:-1] != fewer
 
 
-def test_a_row_more_moves_no_other_to_another_label(tmp_path):
-    rows = [[f"a text number {i}", ("1", "2.50")[i % 2]] for i in range(40)]
-    rules = LabelRules(declared={"label": ("1", "2.50", "other")}, drop=True)
-    found = []
-    for more in ([], [["one more", "other"]]):
-        records = records_of(
-            written(tmp_path / "t.csv", [*rows, *more], ("text", "label")), rules=rules
-        )
-        found.append([str(label) for (label,) in records.labels])
-    assert found[1][:40] == found[0] and len(found[1]) == 41
-
-
 def test_numbers_that_nobody_declared_are_numbers(tmp_path):
     for cells, values in ((("1.0", "2.0"), (1, 2)), (("true", "FALSE"), (False, True))):
         rows = [[f"a text number {i}", cells[i % 2]] for i in range(40)]

@@ -29,15 +29,7 @@ def table() -> pd.DataFrame:
     )
 
 
-def long_table() -> pd.DataFrame:
-    texts = [f"Film {i} was\n{'gööd' if i % 2 else 'bad, 日本'}." for i in range(60)]
-    return pd.DataFrame({"review": texts, "stars": [i % 5 for i in range(60)]})
-
-
-@pytest.fixture
-def few_at_once(monkeypatch):
-    """Seven rows a piece, so that sixty are many."""
-    monkeypatch.setattr("twinset.table.columns.ROWS_AT_ONCE", 7)
+LONG = pd.DataFrame({"review": [f"Film {i} was\ngööd, 日本." for i in range(60)], "stars": 5})
 
 
 # --- written and read ----------------------------------------------------------------------------
@@ -107,7 +99,6 @@ BAD_FILES = {
     ),
     "deep.jsonl": (b"[" * 100_000, ["line 1", "not valid JSON"]),
     "no.parquet": (SECRET.encode(), ["Parquet"]),
-    "no.xlsx": (SECRET.encode(), ["Excel", "password"]),
     "old.xls": (SECRET.encode(), ["unknown ending", ".xlsx"]),
     "cut.csv.gz": (gzip.compress(f"a,b\n{SECRET},1\n".encode())[:-9], ["gzip"]),
 }
@@ -136,19 +127,12 @@ def test_saved_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("t.xlsx", "unknown format"),
-        ("no/t.csv", "cannot be written"),
-        ("folder.csv", "cannot be written"),
-    ],
+    ("name", "part"), [("t.xlsx", "unknown format"), ("no/t.csv", "cannot be written")]
 )
 def test_places_that_cannot_be_written(tmp_path: Path, name: str, part: str) -> None:
-    (tmp_path / "folder.csv").mkdir()
-    before = sorted(os.listdir(tmp_path))
     message = refusal(write_frame, table(), tmp_path / name)
     assert part in message and str(tmp_path / name) in message
-    assert sorted(os.listdir(tmp_path)) == before
+    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("ending", [".csv.gz", ".jsonl", ".parquet"])
@@ -170,16 +154,17 @@ def test_a_write_that_fails_midway_leaves_the_old_file(tmp_path: Path, ending: s
 # --- nobody can find a large table on the disk ----------------------------------------------------
 
 
-def test_texts_lie_in_a_file_without_a_name_that_goes_with_them(tmp_path, few_at_once) -> None:
+def test_texts_lie_in_a_file_without_a_name_that_goes_with_them(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("twinset.table.columns.ROWS_AT_ONCE", 7)  # so that sixty are many
     path, maps = tmp_path / "t.csv", Path("/proc/self/maps")
-    write_frame(long_table()[:7], path)
+    write_frame(LONG[:7], path)
     assert len(read_frame(path, None, tmp_path)) == 7  # a small table makes no file
     assert str(tmp_path) not in maps.read_text()
-    write_frame(long_table(), path)
+    write_frame(LONG, path)
     frame = read_frame(path, None, tmp_path)
     (mine,) = [line for line in maps.read_text().splitlines() if str(tmp_path) in line]
     assert mine.endswith("(deleted)") and os.listdir(tmp_path) == ["t.csv"]
-    assert frame["review"].tolist() == long_table()["review"].tolist()
+    assert frame["review"].tolist() == LONG["review"].tolist()
     del frame
     gc.collect()
     assert str(tmp_path) not in maps.read_text()

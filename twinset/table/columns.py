@@ -51,11 +51,6 @@ Piece = tuple[int, Mapping[str, Any]]  # number of rows, and by column its cells
 class RowNumbers:
     """What a table's rows are called in messages: as a spreadsheet or an editor counts them.
 
-    Args:
-        word: for a row.
-        header: rows before the first one.
-        blank: of each row of the file, header included, whether it holds nothing ("0" or "1").
-
     >>> RowNumbers("row", header=1).name(0)
     'row 2'
     >>> RowNumbers("line", blank=bytearray(b"0110")).name(1)
@@ -63,7 +58,8 @@ class RowNumbers:
     """
 
     word: str = "row"
-    header: int = 0
+    header: int = 0  # rows before the first one
+    # of each row of the file, header included, whether it holds nothing ("0" or "1")
     blank: bytearray = field(default_factory=bytearray)
 
     @property
@@ -83,25 +79,20 @@ class RowNumbers:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What the source of a table states of it. Cells say nothing here.
+    """What the source of a table states of it. Cells say nothing here."""
 
-    Args:
-        is_text: cells are of CSV or TSV, where a number is a text that is written as one.
-        is_named_by_rows: column names stood in the rows (JSONL), and in no header that all rows
-            share. Then names, their number and their order are as private as cells.
-        states_types: columns have types of their own, unlike those of CSV, Excel and JSONL.
-        types: by column, its whole numbers and truths in a source that states types. pandas makes
-            other dtypes of these where cells are missing. None: a table that was made in memory.
-        rows: what rows are called in messages.
-        notes: how the table was read, for its owner.
-    """
-
+    # Cells are of CSV or TSV, where a number is a text that is written as one.
     is_text: bool = False
+    # Column names stood in the rows (JSONL), and in no header that all rows share. Then names,
+    # their number and their order are as private as cells.
     is_named_by_rows: bool = False
+    # Columns have types of their own, unlike those of CSV, Excel and JSONL.
     states_types: bool = True
+    # By column, its whole numbers and truths in a source that states types. pandas makes other
+    # dtypes of these where cells are missing. None: a table that was made in memory.
     types: dict[str, str] | None = None
     rows: RowNumbers = field(default_factory=RowNumbers)
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # how the table was read, for its owner
 
 
 def facts_of(table: pd.DataFrame | pd.Series) -> TableFacts:
@@ -118,17 +109,10 @@ def facts_of(table: pd.DataFrame | pd.Series) -> TableFacts:
 
 @dataclass(frozen=True)
 class TableReader:
-    """A table that can be read once, piece by piece.
-
-    Args:
-        pieces: its rows, some at a time.
-        schema: of Arrow, where the source states types.
-        rows: what they are called. Known once the table was read.
-        notes: on how the source is read, for its owner.
-    """
+    """A table that can be read once, piece by piece. `rows` and `notes` are known afterwards."""
 
     pieces: Iterator[Piece]
-    schema: pa.Schema | None = None
+    schema: pa.Schema | None = None  # of Arrow, where the source states types
     rows: RowNumbers = field(default_factory=RowNumbers)
     notes: Sequence[str] = ()
 
@@ -226,18 +210,13 @@ class LazySequence(Sequence[Cell]):
 class Picked(LazySequence[Cell]):
     """Some items of many.
 
-    Args:
-        items: what has one at each place: a list, or an array of pandas or of Arrow.
-        places: (n,) of those that are meant.
-        change: what each of them is changed by when it is looked at. None: they stay as they are.
-
     >>> list(Picked("abc", [2, 0, 0]))
     ['c', 'a', 'a']
     """
 
-    items: Any
-    places: Any
-    change: Callable[[Any], Cell] | None = None
+    items: Any  # what has one at each place: a list, or an array of pandas or of Arrow
+    places: Any  # (n,) of those that are meant
+    change: Callable[[Any], Cell] | None = None  # made to each item when it is looked at
 
     def __len__(self) -> int:
         return len(self.places)
@@ -358,15 +337,10 @@ def text_cells(column: pd.Series, place: str) -> list[str | None]:
 
 @dataclass(frozen=True)
 class LabelCodes:
-    """The labels of a column, a number each.
+    """The labels of a column, a number each."""
 
-    Args:
-        numbers: (N,) places in `values`; -1 where there is no label.
-        values: all different, in the order in which they occur.
-    """
-
-    numbers: np.ndarray
-    values: list[LabelValue]
+    numbers: np.ndarray  # (N,) places in `values`; -1 where there is no label
+    values: list[LabelValue]  # all different, in the order in which they occur
 
     def of_rows(self, rows: np.ndarray) -> LabelCodes:
         """Return the labels of rows (n,), which all have one, as if there had been no others."""

@@ -45,27 +45,22 @@ _MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True
 class LabelRules:
     """What the owner says of label values.
 
-    Args:
-        declared: by attribute, all values that are public. No others enter the twin, and these do
-            even where no row has them.
-        bins: by attribute, rising edges that cut numbers into labels: 0, 3, 5 make "0 to 3", which
-            has both its ends, and "3 to 5", which begins above 3. They are public.
-        merge: take values that differ from a public one by case, blanks or one letter for that.
-            Where nothing is declared, one letter counts in rare values alone.
-        drop: leave out rows whose value is not declared, instead of refusing them.
-        prompt: its words for values declare them, where they fit the table's.
-        whose: by attribute, who declared it, where that was not the owner.
-
     Raises:
         InputError: they contradict each other, or declare what no column can hold.
     """
 
+    # By attribute, all values that are public. No others enter the twin, and these do even where
+    # no row has them.
     declared: Mapping[str, Sequence[LabelValue]] = field(default_factory=dict)
+    # By attribute, rising edges that cut numbers into labels: 0, 3, 5 make "0 to 3", which has both
+    # its ends, and "3 to 5", which begins above 3. They are public.
     bins: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    # Take values that differ from a public one by case, blanks or one letter for that. Where
+    # nothing is declared, one letter counts in rare values alone.
     merge: bool = False
-    drop: bool = False
-    prompt: PromptFile | None = None
-    whose: Mapping[str, str] = field(default_factory=dict)
+    drop: bool = False  # rows whose value is not declared, instead of refusing them
+    prompt: PromptFile | None = None  # its words for values declare them, where they fit
+    whose: Mapping[str, str] = field(default_factory=dict)  # who declared, if not the owner
 
     def __post_init__(self) -> None:
         """Refuse what could not be meant."""
@@ -128,27 +123,16 @@ class LabelRules:
 
 @dataclass(frozen=True)
 class LabelColumn:
-    """A label column of the rows that have text and labels, as it was read or as it is settled.
-
-    Args:
-        name: of the attribute.
-        shown: what to call it in messages.
-        place: the same with its table.
-        codes: (n,) its values, all of which occur. Settled: all that are public; -1: left out.
-        rows: (n,) their rows in the table, from 0.
-        owners: (n,) number of each row's owner. None: each row is its own.
-        facts: what the table states.
-        whose: who says what values there are. None: it is not settled.
-    """
+    """A label column of the rows that have text and labels, as it was read or as it is settled."""
 
     name: str
-    shown: str
-    place: str
-    codes: LabelCodes
-    rows: np.ndarray
-    owners: np.ndarray | None = None
-    facts: TableFacts = field(default_factory=TableFacts)
-    whose: str | None = None
+    shown: str  # what to call it in messages
+    place: str  # the same with its table
+    codes: LabelCodes  # (n,) all values occur. Settled: all that are public; -1: left out
+    rows: np.ndarray  # (n,) in the table, from 0
+    owners: np.ndarray | None  # (n,) number of each row's owner. None: each row is its own
+    facts: TableFacts
+    whose: str | None = None  # who says what values there are. None: it is not settled
 
     def holders(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (K,) how many records, or owners, hold each value, and whether that is rare.

@@ -33,19 +33,12 @@ def words_of(text: str) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class Words:
-    """The words of a table's texts, one row behind the other.
+    """The words of a table's texts, one row behind the other."""
 
-    Args:
-        codes: (W,) of each word.
-        row: (W,) the row it stands in.
-        left: (W,) words from it to the end of its row, itself too.
-        rows: how many rows there are; some may have no word.
-    """
-
-    codes: np.ndarray
-    row: np.ndarray
-    left: np.ndarray
-    rows: int
+    codes: np.ndarray  # (W,) of each word
+    row: np.ndarray  # (W,) the row it stands in
+    left: np.ndarray  # (W,) words from it to the end of its row, itself too
+    rows: int  # how many there are; some may have no word
 
     def runs(self, length: int) -> tuple[np.ndarray, np.ndarray]:
         """Return codes and rows of all runs of so many words; none leaves its row."""

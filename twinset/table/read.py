@@ -22,7 +22,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Any, cast
@@ -91,22 +91,16 @@ _TOO_LONG = (
 
 @dataclass(frozen=True)
 class Layout:
-    """What is given or found about a file of text.
-
-    Args:
-        encoding: as Python names it. None: to be detected.
-        delimiter: a character. None: to be detected.
-        strict: refuse NUL characters instead of removing them.
-        skipped: lines before the header.
+    """What is given or found about a file of text. None: to be detected.
 
     Raises:
         InputError: unknown encoding, or a delimiter that cells are full of.
     """
 
-    encoding: str | None = None
-    delimiter: str | None = None
-    strict: bool = False
-    skipped: int = 0
+    encoding: str | None = None  # as Python names it
+    delimiter: str | None = None  # a character
+    strict: bool = False  # refuse NUL characters instead of removing them
+    skipped: int = 0  # lines before the header
 
     def __post_init__(self) -> None:
         """Refuse what cannot be used, and write the rest in one way."""
@@ -180,8 +174,7 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
     even, odd = 0, 0  # NUL bytes at even and at odd places: every second one in UTF-16
     mark: str | None = None
     with open_bytes(path) as raw:
-        while True:
-            block = raw.read(_BLOCK)
+        for block in chain(iter(partial(raw.read, _BLOCK), b""), [b""]):
             if not size:
                 mark = next((name for m, name in _MARKS.items() if block.startswith(m)), None)
             even, odd = even + block[0::2].count(0), odd + block[1::2].count(0)
@@ -194,8 +187,6 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
             if len(sample) < _SAMPLE and not block.isascii():
                 lines = (line for line in block.splitlines(True) if not line.isascii())
                 sample = (sample + b"".join(lines))[:_SAMPLE]
-            if not block:
-                break
     fewer, more = sorted((even, odd))
     if given is None and mark is not None:
         given = mark

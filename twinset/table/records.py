@@ -66,21 +66,13 @@ _WIDE = re.compile("[\u2e80-\ud7af]")
 
 @dataclass(frozen=True)
 class Records:
-    """Texts and their labels, row by row.
-
-    Args:
-        texts: one a row.
-        labels: one a row; a tuple is in the order of `schema.attributes`.
-        schema: of the table.
-        owners: (N,) number of each row's owner. None: each row is its own.
-        whose: by attribute, who says what values it has; else the table does.
-    """
+    """Texts and their labels, row by row."""
 
     texts: Sequence[str]
-    labels: Sequence[Combination]
+    labels: Sequence[Combination]  # each in the order of `schema.attributes`
     schema: Schema
-    owners: np.ndarray | None = None
-    whose: Mapping[str, str] = field(default_factory=dict)
+    owners: np.ndarray | None = None  # (N,) number of each row's owner. None: each row is its own
+    whose: Mapping[str, str] = field(default_factory=dict)  # who says what values; else the table
 
     def __len__(self) -> int:
         return len(self.texts)

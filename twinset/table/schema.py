@@ -35,19 +35,13 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Schema:
-    """Text column, label columns, and the order they had in the private table.
+    """Text column, label columns, and the order they had in the private table."""
 
-    Args:
-        text: name of the text column.
-        text_dtype: its pandas dtype.
-        attributes: the label columns.
-        columns: names of the twin's columns (text and attributes), in its order. What else the
-            private table has is not stated: in JSONL a key may be one record's.
-    """
-
-    text: str
-    text_dtype: str
+    text: str  # name of the column
+    text_dtype: str  # of pandas
     attributes: tuple[Attribute, ...]
+    # Names of the twin's columns (text and attributes), in its order. What else the private table
+    # has is not stated: in JSONL a key may be one record's.
     columns: tuple[str, ...]
 
     @property

@@ -37,37 +37,24 @@ Words = Mapping[str, str]
 
 @dataclass(frozen=True)
 class PromptFile:
-    """A template as written, before it meets a table.
+    """A template as written, before it meets a table."""
 
-    Args:
-        name: the built-in's name, the file, or "`prompt`".
-        pattern: the prompt, with `{column}` where a value goes.
-        wording: by attribute, either the words for single values (each value must exist in the
-            table), or a list of scales, of which the first that fits the table's values is used.
-        example_values: by attribute, values it was written for.
-    """
-
-    name: str
-    pattern: str
+    name: str  # the built-in's name, the file, or "`prompt`"
+    pattern: str  # the prompt, with `{column}` where a value goes
+    # By attribute, either the words for single values (each value must exist in the table), or a
+    # list of scales, of which the first that fits the table's values is used.
     wording: Mapping[str, Words | Sequence[Words]] = field(default_factory=dict)
-    example_values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    example_values: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by attribute
 
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt that fits one schema: every combination has a prompt of its own.
+    """A prompt that fits one schema: every combination has a prompt of its own."""
 
-    Args:
-        name: where it came from.
-        pattern: the prompt, with `{column}` where a value goes.
-        wording: by attribute and plain value, the words that stand for it (else the value).
-        attributes: names of the label columns, in the schema's order.
-    """
-
-    name: str
-    pattern: str
-    wording: Mapping[str, Words]
-    attributes: tuple[str, ...]
+    name: str  # where it came from
+    pattern: str  # the prompt, with `{column}` where a value goes
+    wording: Mapping[str, Words]  # by attribute and plain value, words that stand for it
+    attributes: tuple[str, ...]  # names of the label columns, in the schema's order
 
     def render(self, combination: Combination) -> str:
         """Return the prompt of one label combination, its values in the order of `attributes`."""

@@ -69,24 +69,16 @@ def batches_of_one_length(
 
 @dataclass(frozen=True)
 class TokenisedRecords:
-    """All records' tokens, on which batches are cut.
+    """All records' tokens, on which batches are cut."""
 
-    Args:
-        texts: per record the ids of text and end-of-text token. A text cut at the maximum length
-            has no end-of-text token, for it did not end there.
-        labels: per record its label combination.
-        prompts: ids of the prompt of every combination.
-        truncated: number of texts that were cut (private: `internal/` only).
-        context: longest row the model reads.
-        folder: where they are kept. None: in memory.
-    """
-
+    # Per record the ids of text and end-of-text token. A text cut at the maximum length has no
+    # end-of-text token, for it did not end there.
     texts: Sequence[list[int]]
     labels: Sequence[Combination]
-    prompts: dict[Combination, list[int]]
-    truncated: int
-    context: int
-    folder: Path | None = None
+    prompts: dict[Combination, list[int]]  # ids
+    truncated: int  # texts that were cut (private: `internal/` only)
+    context: int  # longest row the model reads
+    folder: Path | None = None  # where they are kept. None: in memory
 
     def __len__(self) -> int:
         return len(self.texts)
