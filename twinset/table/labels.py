@@ -172,23 +172,12 @@ def check_number_of_values(codes: LabelCodes, place: str, name: str) -> None:
         )
     if distinct > MOST_VALUES or (distinct > 2 and distinct > rows / 2):
         is_number = not isinstance(codes.values[0], str | bool)
-        bins = f"cut them with {proposal('bins', name, [0, 3, 5])}" if is_number else "group them"
+        bins = f"cut them with `bins={ {name: [0, 3, 5]} }`" if is_number else "group them"
         raise InputError(
             f"{place} has {distinct} distinct values in {rows} rows; an attribute needs few, "
             f"repeated values, {MOST_VALUES} at most: {bins}, or choose another column with "
             "`attributes`"
         )
-
-
-def proposal(option: str, name: str, values: Sequence[LabelValue]) -> str:
-    """Return an option that declares values, unless there are few or it would be long.
-
-    >>> proposal("labels", "stars", [1, 2]), proposal("labels", "stars", [])
-    ("`labels={'stars': [1, 2]}`", '`labels`')
-    """
-    text = f"{option}={ {name: list(values)} }"
-    is_fit = len(values) > 1 and len(text) <= LONGEST_PROPOSAL and "`" not in text
-    return f"`{text}`" if is_fit else f"`{option}`"
 
 
 def _list_values(values: Sequence[LabelValue]) -> str:
@@ -371,13 +360,16 @@ def _take_from_table(column: LabelColumn, merge: bool, notes: list[str]) -> Labe
     if rare := slips | set(np.flatnonzero(is_rare).tolist()):
         # where they are and what to do is said, but none of them is shown
         common = sorted(value for n, value in enumerate(values) if n not in rare)
+        offer = f"labels={ {column.name: common} }"
+        if len(common) < 2 or len(offer) > LONGEST_PROPOSAL or "`" in offer:
+            offer = "labels"
         rows = column.name_rows(np.isin(column.codes.numbers, list(rare)))
         who = "records" if column.owners is None else "owners"
         several = "values that too few" if len(rare) > 1 else "a value that too few"
         raise InputError(
             f"{column.place} has {several} {who} hold to become public ({rows}); correct these "
             f"cells, {_MERGE if variants else ''}or declare all that is public with "
-            f"{proposal('labels', column.name, common)} and leave other rows out with {_DROP}"
+            f"`{offer}` and leave other rows out with {_DROP}"
         )
     notes.append(  # sorted: the order in the table would tell of its first rows
         f"the values of {column.shown} become public as the table has them: "

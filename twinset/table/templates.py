@@ -269,12 +269,6 @@ def candidate_templates(schema: Schema) -> list[Template]:
 
     It asks for every kind of text that it knows; others fit as `fitting_prompts` says. They follow
     from the schema, and are as public as it is.
-
-    >>> from twinset.table.schema import Attribute
-    >>> mood = Attribute("mood", "str", ("bad", "good"))
-    >>> found = candidate_templates(Schema("text", "str", (mood,), columns=("text", "mood")))
-    >>> [template.pattern for template in found][:2]
-    ['Write a text with mood: {mood}:', 'Write a film review with mood: {mood}:']
     """
     generic, kinds = written_template(GENERIC), kinds_of_text()
     written = [replace(generic, pattern=generic.pattern.replace(kinds[0], k)) for k in kinds]
