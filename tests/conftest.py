@@ -16,8 +16,10 @@ import torch
 import cli
 from tests.helpers.commands import arguments, good_table_in
 from tests.helpers.models import LLAMA, tiny_model
+from twinset.privacy.accounting.accountant import epsilon, prv_epsilon
 
 torch.set_num_threads(1)
+gc.disable()  # until all tests are collected: nothing that they import is garbage
 
 collect_ignore_glob = ["policies/added/*"]  # importing an added policy registers it for all tests
 
@@ -113,9 +115,29 @@ def tiny_run(tiny_base, tmp_path_factory) -> Path:
     return place
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cheap_runs():
+    """One accountant: the second takes as long as all the rest. `two_accountants` has both.
+
+    Fewer rows of the base model find a tilt. How good that is makes no difference to a tiny run.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("twinset.release.verify.prv_epsilon", epsilon)
+        patch.setattr("twinset.sampling.tilt_fitting.REFERENCE_ROWS", 12)
+        patch.setattr("twinset.sampling.tilt_fitting.WEIGHT_ROWS", 8)
+        yield
+
+
+@pytest.fixture
+def two_accountants(monkeypatch):
+    """Have a second accountant confirm ε, as users have it."""
+    monkeypatch.setattr("twinset.release.verify.prv_epsilon", prv_epsilon)
+
+
 def pytest_collection_finish() -> None:
     """Let no run look for garbage among all that was imported: it takes half of a tiny run."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

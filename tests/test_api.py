@@ -13,7 +13,6 @@ from datasets import Dataset, DatasetDict
 from tests.helpers.commands import snapshot, texts
 from tests.helpers.evaluated import without_downloads
 from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, ledger
-from tests.run.conftest import cheap_runs  # noqa: F401 (a fixture)
 from twinset.api import Twinset, generate
 from twinset.config.options import OPTIONS
 from twinset.errors import InputError

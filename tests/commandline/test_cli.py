@@ -18,7 +18,6 @@ from tests.helpers.commands import (
     snapshot,
     texts,
 )
-from tests.run.conftest import cheap_runs  # noqa: F401 (a fixture)
 from twinset.commandline.app import app
 from twinset.release.verify import verify
 from twinset.table.read import read_frame, write_frame

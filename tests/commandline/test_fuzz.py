@@ -25,7 +25,6 @@ from tests.helpers.commands import run_twinset
 from tests.helpers.handover import description, hand_over
 from tests.helpers.refusals import SECRET, assert_silent, no_hang, refusal
 from tests.release.test_verify import forge
-from tests.run.conftest import cheap_runs  # noqa: F401 (a fixture)
 from twinset.config import RunConfig
 from twinset.errors import InputError, VerificationError
 from twinset.release.verify import verify

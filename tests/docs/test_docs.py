@@ -141,7 +141,7 @@ RUN = [page for page in PAGES if any(not needs for _, needs in commands(page))]
     ("page", "all_of_them"),
     [("README.md", False), *(pytest.param(page, True, marks=pytest.mark.slow) for page in RUN)],
 )
-def test_commands_run(page, all_of_them, place, tiny_base, capsys):
+def test_commands_run(page, all_of_them, place, tiny_base, capsys, two_accountants):
     for words in [words for words, needs in commands(page) if not needs]:
         name = called(words[1:])[0]
         if name in LONG and not all_of_them:

@@ -44,7 +44,7 @@ def test_a_twin_without_a_guarantee_passes_and_has_no_epsilon(tmp_path):
     assert any("not signed" in line for line in report.cannot_show)
 
 
-def test_an_independent_accountant_must_agree(tmp_path, monkeypatch):
+def test_an_independent_accountant_must_agree(tmp_path, monkeypatch, two_accountants):
     """A planted error of 2 % in either accountant is seen. One of half a per cent is rounding."""
     hand_over(tmp_path, ledger(TRAINING))
     found = verify(tmp_path)

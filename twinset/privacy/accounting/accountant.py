@@ -195,7 +195,7 @@ def prv_epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> f
 @lru_cache(maxsize=64)  # it takes seconds, and a run and its check ask for the same
 def _compose_prvs(spent: tuple[Step, ...], delta: float) -> float:
     from opacus.accountants import PRVAccountant
-    from opacus.accountants.analysis.prv import PoissonSubsampledGaussianPRV
+    from opacus.accountants.analysis.prv import Domain, PoissonSubsampledGaussianPRV
 
     accountant = PRVAccountant()
     accountant.history = list(spent)
@@ -206,9 +206,16 @@ def _compose_prvs(spent: tuple[Step, ...], delta: float) -> float:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             error, found = 0.5, 0.0
-            points = accountant._get_domain(kinds, counts, error, delta_error).size
-            if points > _WITNESS_POINTS:  # it would fill the memory before it failed
-                raise ArithmeticError(f"needs a grid of {points} points")
+            whole = accountant._get_domain(kinds, counts, error, delta_error)
+            if whole.size > _WITNESS_POINTS:  # it would fill the memory before it failed
+                raise ArithmeticError(f"needs a grid of {whole.size} points")
+
+            def refine(eps_error: float, **given: object) -> Domain:
+                width = whole.dt * eps_error / 0.5
+                return Domain.create_aligned(whole.t_min, -whole.t_min, width)  # as far both ways
+
+            # How far a grid must reach takes a second to find, and is the same for a finer one.
+            accountant._get_domain = refine
             # Once coarsely, to learn how large ε is, and once as finely as that asks for.
             for _ in range(2):
                 grid = accountant._get_dprv(eps_error=error, delta_error=delta_error)
