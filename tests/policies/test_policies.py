@@ -196,7 +196,12 @@ def test_published_noise_has_that_spread_and_spends_what_the_least_noisy_directi
 # -- end to end ------------------------------------------------------------------------------------
 
 
-KEYS = ["adaptive-sound", "adaptive-published", "importance-published", "selective-sound"]
+KEYS = [
+    "adaptive-sound",
+    "adaptive-published",
+    pytest.param("importance-published", marks=pytest.mark.slow),
+    "selective-sound",
+]
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -15,7 +15,7 @@ import shutil
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, astuple, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
@@ -75,23 +75,24 @@ def groups_of(
     return [{c: group[c] for c in counts if group[c]} for group in groups]
 
 
+@dataclass
 class RowGroups:
     """The groups of rows that are finished.
 
     Args:
         folder: has a file for each group, and is made with the first. None: they are in memory.
+        held: groups in memory.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
-        self._held: dict[int, list[Row]] = {}
+    folder: Path | None = None
+    held: dict[int, list[Row]] = field(default_factory=dict)
 
     @property
     def numbers(self) -> list[int]:
         """The numbers of the finished groups, in order."""
-        if self._folder is None:
-            return sorted(self._held)
-        return sorted(int(path.stem[5:]) for path in self._folder.glob("rows-*.json"))
+        if self.folder is None:
+            return sorted(self.held)
+        return sorted(int(path.stem[5:]) for path in self.folder.glob("rows-*.json"))
 
     def read(self, number: int) -> list[Row]:
         """Return the rows of a finished group.
@@ -99,9 +100,9 @@ class RowGroups:
         Raises:
             InputError: its file is damaged.
         """
-        if self._folder is None:
-            return self._held[number]
-        path = self._folder / f"rows-{number:06}.json"
+        if self.folder is None:
+            return self.held[number]
+        path = self.folder / f"rows-{number:06}.json"
         try:
             rows = json.loads(path.read_text("utf-8"))
             return [Row(tuple(combination), *rest) for combination, *rest in rows]
@@ -119,12 +120,12 @@ class RowGroups:
 
     def write(self, number: int, rows: list[Row]) -> None:
         """Keep a finished group. Its file appears whole or not at all."""
-        if self._folder is None:
-            self._held[number] = rows
+        if self.folder is None:
+            self.held[number] = rows
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        plain = [[list(r.combination), r.text, r.filtered, r.unfinished, r.denied] for r in rows]
-        with whole_file(self._folder / f"rows-{number:06}.json") as file:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        plain = [astuple(row) for row in rows]
+        with whole_file(self.folder / f"rows-{number:06}.json") as file:
             json.dump(plain, file, ensure_ascii=False)
 
 

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
@@ -82,6 +82,7 @@ class Row:
     denied: int = 0
 
 
+@dataclass
 class Sampler:
     """Draws rows from a model until every label combination has its number.
 
@@ -92,10 +93,10 @@ class Sampler:
         config: decoding settings and seed.
         max_new_tokens: longest text, end of text included.
         stream: number of the random stream. Samplers that share rows out have one each.
-        biases: of every combination, see `decoding.Request`. None: there are none.
+        biases: of every combination, see `decoding.Request`. Empty: there are none.
         denies: what teacher and released counts say. None: nothing is asked.
         length: draws how long a row is to be. None: it ends where the model ends it.
-        packed: the model's weights, see `decoding.decode`.
+        packed: the model's weights, see `decoding.decode`. None: they are packed here.
 
     Example:
         rows = Sampler(model, tokenizer, {("good",): [5, 6]}, SamplingConfig(), 64).sample(
@@ -103,27 +104,16 @@ class Sampler:
         )
     """
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        prompts: Mapping[Combination, list[int]],
-        config: SamplingConfig,
-        max_new_tokens: int,
-        stream: int = 0,
-        biases: Mapping[Combination, torch.Tensor] | None = None,
-        denies: Denies | None = None,
-        length: DrawLength | None = None,
-        packed: PackedLinears | None = None,
-    ) -> None:
-        self._model, self._tokenizer, self._prompts = model, tokenizer, prompts
-        self._config, self._stream = config, stream
-        self._biases, self._denies, self._length = biases or {}, denies, length
-        self._packed = packed or PackedLinears(model)  # once, for all that is drawn
-        self._end = tokenizer.eos_token_id
-        self._longest_text = max_new_tokens
-        budget = attention_span(model) - max(map(len, prompts.values()))
-        self._max_new_tokens = min(config.max_new_tokens or max_new_tokens, budget)
+    model: Any
+    tokenizer: Any
+    prompts: Mapping[Combination, list[int]]
+    config: SamplingConfig
+    max_new_tokens: int
+    stream: int = 0
+    biases: Mapping[Combination, torch.Tensor] = field(default_factory=dict)
+    denies: Denies | None = None
+    length: DrawLength | None = None
+    packed: PackedLinears | None = None
 
     def sample(
         self,
@@ -146,7 +136,7 @@ class Sampler:
         """
         found, refused = self._draw(counts, self._judge, on_progress)
         wanted = [c for c, n in counts.items() for _ in range(n)]
-        there, kinds = Counter(wanted[i] for i in found), self._config.filter
+        there, kinds = Counter(wanted[i] for i in found), self.config.filter
         for combination, number in counts.items():
             if there[combination] < number:
                 raise InputError(
@@ -184,22 +174,24 @@ class Sampler:
             What `judge` made of each row, by its number in the order of the counts, and how often
             and why each was refused before. Rows that were refused too often are missing.
         """
-        config, most = self._config, self._max_new_tokens
+        config, end = self.config, self.tokenizer.eos_token_id
+        room = attention_span(self.model) - max(map(len, self.prompts.values()))
+        most = min(config.max_new_tokens or self.max_new_tokens, room)
         wanted = [c for c, n in counts.items() for _ in range(n)]
         # A generator on the processor keeps 32 bits of its seed, on every device the same. Streams
         # are numbers in a row: they differ for sure, where hashes might meet.
         start = int(np.random.SeedSequence(config.seed).generate_state(1)[0])
-        generator = torch.Generator().manual_seed((start + self._stream) % 2**32)
-        wrong = np.random.default_rng([config.seed, self._stream])  # draws wrong prompts
+        generator = torch.Generator().manual_seed((start + self.stream) % 2**32)
+        wrong = np.random.default_rng([config.seed, self.stream])  # draws wrong prompts
         lengths: list[int | None] = [None] * len(wanted)  # None: the model ends the row
-        if self._length is not None:
-            rng = np.random.default_rng([config.seed, self._stream, LENGTH_STREAM])
+        if self.length is not None:
+            rng = np.random.default_rng([config.seed, self.stream, LENGTH_STREAM])
             # As long as the longest text: it goes on. Cut shorter: it ends where it happens to.
-            goes_on = config.endings == "keep" and most == self._longest_text
-            drawn = [self._length(combination, rng) for combination in wanted]
+            goes_on = config.endings == "keep" and most == self.max_new_tokens
+            drawn = [self.length(combination, rng) for combination in wanted]
             lengths = [n if n < most or goes_on else None for n in drawn]
         sizes = [most if length is None else length for length in lengths]
-        known = tuple(self._prompts)
+        known = tuple(self.prompts)
 
         def request(i: int) -> Request:
             """Ask for a row, with the prompt of a wrong combination where there is another one."""
@@ -208,26 +200,27 @@ class Sampler:
                 asked += wrong_combinations(wanted[i], known, 1, wrong)
             if length is not None:  # it ends with the first sentence of so many tokens, or soon
                 overtime = min(most, length + max(OVERTIME, length // 2))
-                ending = Ending(length, overtime, partial(ids_end_sentence, self._tokenizer))
-            prompts = tuple(tuple(self._prompts[c]) for c in asked)
-            return Request(i, prompts, self._biases.get(wanted[i]), ending)
+                ending = Ending(length, overtime, partial(ids_end_sentence, self.tokenizer))
+            prompts = tuple(tuple(self.prompts[c]) for c in asked)
+            return Request(i, prompts, self.biases.get(wanted[i]), ending)
 
         waiting = deque(map(request, sorted(range(len(wanted)), key=lambda i: -sizes[i])))
         found: dict[int, Any] = {}
         spare: dict[int, Any] = {}  # unfinished and denied texts, where nothing better comes
         refused: list[Counter[str]] = [Counter() for _ in wanted]
         together = 1
-        if self._denies:  # a GPU reads a few rows no faster than many
-            together = READ_TOGETHER if is_cpu(self._model.device) else 8 * READ_TOGETHER
+        if self.denies:  # a GPU reads a few rows no faster than many
+            together = READ_TOGETHER if is_cpu(self.model.device) else 8 * READ_TOGETHER
         written, total = 0, sum(sizes)
-        given = self._model, waiting, self._end, most, config, generator, self._packed
+        packed = self.packed or PackedLinears(self.model)  # once, for all that is drawn
+        given = self.model, waiting, end, most, config, generator, packed
         while waiting:  # again, where rows of the last ones that were judged are drawn anew
             ended = decode(*given)
             while batch := dict(islice(ended, together)):
                 for i, ids in batch.items():
                     length = lengths[i]
                     if length is not None and length < most:  # one that goes on stays as it is
-                        batch[i] = cut_to_length(self._tokenizer, ids, length, self._end)
+                        batch[i] = cut_to_length(self.tokenizer, ids, length, end)
                 for i, (text, why) in judge(batch, wanted, refused).items():
                     if why is None:
                         found[i] = text
@@ -250,13 +243,13 @@ class Sampler:
         refused: Sequence[Counter[str]],
     ) -> dict[int, tuple[str, str | None]]:
         """Return the text of each row that has ended, and why it is to be drawn again."""
-        config, end = self._config, self._end
+        config, end = self.config, self.tokenizer.eos_token_id
         texts: dict[int, str] = {}
         why: dict[int, str | None] = dict.fromkeys(batch)
         for i, ids in batch.items():
             is_finished = end in ids
             kept = ids[: ids.index(end)] if is_finished else ids
-            text: str = self._tokenizer.decode(kept, skip_special_tokens=True).strip()
+            text: str = self.tokenizer.decode(kept, skip_special_tokens=True).strip()
             if not is_finished:
                 # A text that is cut off loses its last word, unless that is most of the text:
                 # Chinese has no blanks between words.
@@ -273,8 +266,8 @@ class Sampler:
                 why[i] = UNFINISHED
         most = config.teacher_redraws
         asked = {i: ids for i, ids in batch.items() if not why[i] and refused[i][DENIED] < most}
-        if self._denies and asked:
-            denied = self._denies([wanted[i] for i in asked], list(asked.values()))
+        if self.denies and asked:
+            denied = self.denies([wanted[i] for i in asked], list(asked.values()))
             why |= {i: DENIED for i, is_denied in zip(asked, denied, strict=True) if is_denied}
         return {i: (text, why[i]) for i, text in texts.items()}
 
