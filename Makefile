@@ -4,17 +4,24 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-WORKERS := --numprocesses auto --maxprocesses 4 --dist loadfile
+WORKERS := --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: demo test test-all lint bench gpu docs clean
+.PHONY: demo test test-all fast-tests all-tests lint bench gpu docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/twinset demo
 
-test: lint
+# mypy takes a core for a minute, so it runs beside the tests.
+test: $(INSTALLED)
+	$(MAKE) --jobs=2 lint fast-tests
+
+test-all: $(INSTALLED)
+	$(MAKE) --jobs=2 lint all-tests
+
+fast-tests: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow" $(WORKERS)
 
-test-all: lint
+all-tests: $(INSTALLED)
 	$(BIN)/python -m pytest $(WORKERS)
 
 lint: $(INSTALLED)
