@@ -19,6 +19,7 @@ from twinset.models.assets import no_fetched_code
 from twinset.models.base_model import load_base
 from twinset.models.device import has_bfloat16
 from twinset.models.layers import (
+    BatchShape,
     Nf4Linear,
     PackedLinears,
     dequantise,
@@ -28,7 +29,6 @@ from twinset.models.layers import (
     quantise_frozen,
 )
 from twinset.privacy.clipping.engine import FAST, Execution
-from twinset.privacy.clipping.models import BatchShape
 from twinset.training.clipped_sum import MismatchLoss
 
 LOSS = MismatchLoss(0.7, "bounded"), oracle.bounded(0.7)

@@ -10,10 +10,9 @@ from transformers import AutoModelForCausalLM
 from tests.helpers.commands import texts
 from twinset import Twinset
 from twinset.config import PrivacyConfig, SpeedConfig
-from twinset.models.layers import is_batch_invariant
+from twinset.models.layers import BatchShape, batch_interference, is_batch_invariant
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.engine import FAST, Execution
-from twinset.privacy.clipping.models import BatchShape, batch_interference
 from twinset.progress import Silent
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 from twinset.training import clipped_sum as learner

@@ -33,8 +33,8 @@ from tests.helpers.clipped import (
 from tests.helpers.models import LLAMA
 from tests.helpers.oracle import Clipped, Unit
 from twinset.models.layers import fuse
-from twinset.privacy.clipping import ClippingEngine, Execution, Sequences, engine
-from twinset.privacy.clipping.engine import UnsupportedModule
+from twinset.privacy.clipping import ClippingEngine, Execution, Sequences
+from twinset.privacy.clipping.gradient_uses import UnsupportedModule
 
 
 def test_control_leaving_out_the_tied_cross_term_is_seen(monkeypatch):
@@ -297,18 +297,15 @@ def test_what_shows_in_the_first_batch_is_refused_there(name):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_it_would_be_wrong_without_an_error(monkeypatch):
+def test_compiled_it_would_be_wrong_without_an_error():
     """The control, and why there is no such option."""
-    units = random_units(0, 7, 2)
-
-    def norms(model: nn.Module) -> torch.Tensor:
-        return torch.tensor(run_engine(model, units, LOSSES["plain"][0]).norms)
-
+    units = to_sequences(random_units(0, 7, 2))
     model = fuse(with_adapters(build("llama-tied")))  # as runs have it
-    expected = norms(model)
-    model.get_base_model().model.compile(backend="eager")
-    monkeypatch.setattr(engine, "_is_compiled", lambda module: False)
-    assert not torch.allclose(norms(model), expected, rtol=0.01)
+    clipper = ClippingEngine(model, C)
+    expected = clipper.add(units, LOSSES["plain"][0]).norms
+    model.get_base_model().model.compile(backend="eager")  # behind the engine's back
+    norms = clipper.add(units, LOSSES["plain"][0]).norms
+    assert not torch.allclose(norms, expected, rtol=0.01)
 
 
 def test_a_model_with_nothing_to_train_is_refused():

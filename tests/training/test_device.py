@@ -30,8 +30,8 @@ from twinset.config.options import run_config
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import nats_per_token
 from twinset.privacy.clipping import ClippingEngine
-from twinset.privacy.clipping.engine import UnitClipping, repeatable_kernels
-from twinset.privacy.clipping.gradient_uses import EmbeddingUse
+from twinset.privacy.clipping.engine import UnitClipping
+from twinset.privacy.clipping.gradient_uses import EmbeddingUse, repeatable_kernels
 from twinset.progress import Silent
 from twinset.run.plan import measure_step
 from twinset.sampling import decoding, token_sampling
@@ -97,10 +97,10 @@ def test_a_whole_run_stays_on_its_device(request, monkeypatch, tmp_path, base, o
 PLANTED = {
     "norms": (UnitClipping, "_norms", ", device=self._sums[0].device", ""),
     "limits": (UnitClipping, "_clip", "limit.to(norms.device)", "limit"),
-    "losses of rows": (ClippingEngine, "add", "row.to(nll.device)", "row"),
+    "losses of rows": (ClippingEngine, "_unit_losses", "row.to(nll.device)", "row"),
     "tokens": (
         ClippingEngine,
-        "_token_losses",
+        "_unit_losses",
         "sequences.input_ids.to(device)",
         "sequences.input_ids",
     ),

@@ -16,11 +16,10 @@ from twinset.config import PrivacyConfig, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
-from twinset.models.layers import Nf4Linear
+from twinset.models.layers import BatchShape, Nf4Linear
 from twinset.policies import MechanismParams
 from twinset.policies.policy import Uniform
 from twinset.privacy.clipping import ClippingEngine, Scale
-from twinset.privacy.clipping.models import BatchShape
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Silent
 from twinset.table.records import Records

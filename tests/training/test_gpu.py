@@ -11,10 +11,9 @@ from tests.helpers.commands import arguments, run_twinset
 from tests.training.test_device import OPTIONS, fitted
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import Questions, states_of_records
-from twinset.models.layers import fuse
+from twinset.models.layers import BatchShape, batch_interference, fuse
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.clipping.engine import FAST
-from twinset.privacy.clipping.models import BatchShape, batch_interference
 from twinset.privacy.mechanism.noise import _add_there, add_gaussian_to_each_
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.twin_model import TwinModel

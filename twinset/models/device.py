@@ -164,6 +164,19 @@ def memory_for_rows(device: torch.device) -> int:
     return (1 if is_cpu(device) else 8) << 30
 
 
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Return whether an error says that memory ran out, so that a smaller batch may help.
+
+    Args:
+        error: of a processor's allocator, of a GPU's, or of a library of a GPU. They have no class
+            of their own.
+    """
+    import torch
+
+    said = ("allocate memory", "ALLOC_FAILED")  # by a processor, and by libraries of a GPU
+    return isinstance(error, torch.OutOfMemoryError) or any(some in str(error) for some in said)
+
+
 def give_memory_back(device: torch.device) -> None:
     """Free what a phase of a run no longer needs, for the next phase and for other programs."""
     import gc

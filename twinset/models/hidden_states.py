@@ -28,9 +28,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from twinset.models.base_model import context_length
-from twinset.models.device import GPU_TOKENS, is_cpu
+from twinset.models.device import GPU_TOKENS, is_cpu, is_out_of_memory
 from twinset.models.layers import PackedLinears
-from twinset.privacy.clipping.engine import is_out_of_memory
 from twinset.table.tokenization import batches_of_one_length, padded
 
 QUESTION = "\n\nThe {} of this text is"

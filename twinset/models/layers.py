@@ -1,10 +1,12 @@
 """Layers with fewer passes over memory, frozen layers in four bits, and the formats of numbers.
 
-Three parts, none of which changes a model's mathematics:
+Three parts, none of which changes a model's mathematics, and a check of the machine:
 
 - `fuse` swaps the slow layers of GPT-2 and of the Llama family for fused ones.
 - `PackedLinears` lays frozen weights out as the processor's library multiplies them.
 - `quantise_frozen` keeps frozen weights in four bits (QLoRA).
+- `batch_interference` measures, on made-up tokens, whether a unit's gradient is the same to the bit
+  whatever stands next to it in a batch (`twinset.privacy.clipping.engine` says why).
 
 Trained weights are always float32, as the noise is added there. This module knows no record.
 """
@@ -16,7 +18,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +29,9 @@ from transformers.pytorch_utils import Conv1D
 from twinset.config import RunConfig, SpeedConfig, TrainingConfig
 from twinset.errors import InputError
 from twinset.models.assets import no_fetched_code
-from twinset.models.device import device_of, has_bfloat16, is_cpu
-from twinset.privacy.clipping import ClippingEngine, Execution
+from twinset.models.device import device_of, has_bfloat16, is_cpu, is_out_of_memory
+from twinset.privacy.clipping import ClippingEngine, Execution, Sequences
 from twinset.privacy.clipping.engine import KEPT_BYTES
-from twinset.privacy.clipping.models import BatchShape, batch_interference
 
 # Rows that a packed layout is made for. Products with more or fewer rows read it as well.
 PACKED_ROWS = 128
@@ -65,6 +66,30 @@ def choose_execution(config: RunConfig) -> Execution:
     )
 
 
+def copy_in(model: Any, dtype: torch.dtype) -> Any:
+    """Return a copy of a model in a number format.
+
+    Tensors that have the format already are shared, so weights must not be changed in place.
+    Weights are cast one by one: to copy all of them first would need as much memory again.
+    """
+    cast = {id(p): nn.Parameter(p.detach().to(dtype), p.requires_grad) for p in model.parameters()}
+    return deepcopy(model, cast).to(dtype)  # `.to` casts the buffers
+
+
+# --- whether units keep apart -------------------------------------------------------------------
+
+SUM_ROUNDING = 1e-4  # of C: sums are float32, and their order is the batch's
+LITTLE = 1e-9  # of C: what others may add where one unit's part of the sum is looked at
+
+
+class BatchShape(NamedTuple):
+    """B units of K rows of T tokens."""
+
+    units: int
+    per_unit: int
+    tokens: int
+
+
 def is_batch_invariant(
     model: Any, max_grad_norm: float, how: Execution, shapes: Sequence[BatchShape]
 ) -> bool:
@@ -76,14 +101,59 @@ def is_batch_invariant(
         engine.close()
 
 
-def copy_in(model: Any, dtype: torch.dtype) -> Any:
-    """Return a copy of a model in a number format.
+def batch_interference(
+    engine: ClippingEngine, vocabulary: int, shapes: Sequence[BatchShape]
+) -> float:
+    """Return the largest change of a unit's gradient by others, over C; 0 means not by a bit.
 
-    Tensors that have the format already are shared, so weights must not be changed in place.
-    Weights are cast one by one: to copy all of them first would need as much memory again.
+    The units are made up. Each shape is computed twice. The second time the units stand elsewhere,
+    a third of them are others, and a third filler. Where memory is short, a shape is what a run
+    then makes of it: half the units.
+
+    Args:
+        engine: over the model as it is to be trained, in its precision. Its sums are left at zero.
+        vocabulary: number of token ids that may be drawn.
+        shapes: that physical batches will have.
     """
-    cast = {id(p): nn.Parameter(p.detach().to(dtype), p.requires_grad) for p in model.parameters()}
-    return deepcopy(model, cast).to(dtype)  # `.to` casts the buffers
+    generator, found = torch.Generator().manual_seed(0), [0.0]
+
+    def clipped(ids: Tensor, one: int, units: int) -> tuple[Tensor, Tensor]:
+        """Return norms, and the sum to which all units (B, K, T) but one add next to nothing."""
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        mask[:, :, : max(1, ids.shape[2] // 4)] = False  # as behind a prompt
+        limits = torch.full((len(ids),), LITTLE * engine.max_grad_norm)
+        limits[one] = engine.max_grad_norm
+        engine.zero()
+        batch = Sequences(ids.flatten(0, 1), mask.flatten(0, 1), ids.shape[1]).filled(units)
+        report = engine.add(batch, lambda means, counts: means.sum(1), limits)
+        return report.norms.cpu(), torch.cat([total.flatten().double() for total in engine.sums])
+
+    def interference(units: int, per_unit: int, tokens: int) -> list[float]:
+        """Return how much norms change, and the part of a unit that stays."""
+        ids = torch.randint(vocabulary, (2 * units, per_unit, tokens), generator=generator)
+        order = torch.randperm(units, generator=generator)[: units - units // 3]  # who stays, where
+        others = order[: units // 3]  # whose place a stranger takes
+        second = torch.where(torch.isin(order, others), order + units, order)
+        norms, part = clipped(ids[:units], int(order[-1]), units)  # one that stays, so its part
+        again, part_again = clipped(ids[second], len(order) - 1, units)
+        stays = second < units
+        worst = (norms[order[stays]] - again[stays]).abs().max() / engine.max_grad_norm
+        moved = float((part - part_again).norm()) / engine.max_grad_norm
+        return [float(worst), 0.0 if moved <= SUM_ROUNDING else moved]
+
+    for shape in shapes:
+        while True:
+            try:
+                found += interference(*shape)
+                break
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                if shape.units == 1 and not engine.checkpoint_layers():
+                    raise
+            shape = shape._replace(units=max(1, shape.units // 2))
+    engine.zero()
+    return torch.tensor(found, dtype=torch.float64).max().item()  # Python's max would lose a NaN
 
 
 # --- fused layers -------------------------------------------------------------------------------

@@ -23,12 +23,17 @@ from twinset.config.plan import FEW, FEWEST_VISITS, MOST_READ, Plan, make_plan, 
 from twinset.errors import InputError
 from twinset.models.adapters import prepare_trainable
 from twinset.models.base_model import BaseModel, context_length
-from twinset.models.device import computing_with, give_memory_back, on_free_cores, wait_for
+from twinset.models.device import (
+    computing_with,
+    give_memory_back,
+    is_out_of_memory,
+    on_free_cores,
+    wait_for,
+)
 from twinset.models.hidden_states import PHASE as TEACHER_PHASE
 from twinset.models.layers import choose_execution, copy_in, frozen_dtype, fuse
 from twinset.privacy.accounting import accountant
 from twinset.privacy.clipping import ClippingEngine, Sequences
-from twinset.privacy.clipping.engine import is_out_of_memory
 from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Progress

@@ -2,7 +2,7 @@
 
 Knows neither who chose the batch nor what becomes of the sum. How many units are computed at once
 follows from public facts and a unit's own size, and nothing else. If the rest of the batch decided,
-one more record would change how its neighbours are rounded. See `twinset.privacy.clipping.models`.
+one more record would change how its neighbours are rounded. See `twinset.privacy.clipping.engine`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from twinset.config.plan import Plan
 from twinset.config.run_config import PHYSICAL_TOKENS
 from twinset.models.adapters import prepare_trainable
 from twinset.models.base_model import BaseModel
-from twinset.models.device import GPU_TOKENS, device_of, is_cpu
-from twinset.models.layers import choose_execution, frozen_dtype, fuse, is_batch_invariant
+from twinset.models.device import GPU_TOKENS, device_of, is_cpu, is_out_of_memory
+from twinset.models.layers import (
+    BatchShape,
+    choose_execution,
+    frozen_dtype,
+    fuse,
+    is_batch_invariant,
+)
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
-from twinset.privacy.clipping.engine import is_out_of_memory
-from twinset.privacy.clipping.models import BatchShape
 from twinset.progress import Progress
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 

@@ -28,7 +28,7 @@ from twinset.files.atomic import uninterrupted
 from twinset.policies import NoisePolicy
 from twinset.privacy.accounting.events import Event
 from twinset.privacy.clipping import ClippingEngine
-from twinset.privacy.clipping.engine import UnsupportedModule
+from twinset.privacy.clipping.gradient_uses import UnsupportedModule
 from twinset.progress import StepReport
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer

@@ -2,18 +2,18 @@
 
 Read in this order: `gradient_uses` (the gradient of one use of a parameter, its memory, and what
 gradients are divided by first), `output_head` (loss and output layer), `engine` (activations and
-output gradients, norms, clipping, sums), `models` (the models and their batches, and whether one
-unit's gradient depends on the others).
+output gradients, norms, clipping, sums; the two kinds of model and their batches).
 """
 
-from twinset.privacy.clipping.engine import Execution, UnitReport
-from twinset.privacy.clipping.gradient_uses import Scale
-from twinset.privacy.clipping.models import (
+from twinset.privacy.clipping.engine import (
     ClassifierClipping,
     ClippingEngine,
+    Execution,
     LabelledRows,
     Sequences,
+    UnitReport,
 )
+from twinset.privacy.clipping.gradient_uses import Scale
 
 __all__ = [
     "ClassifierClipping",

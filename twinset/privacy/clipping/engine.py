@@ -3,39 +3,56 @@
 Knows nothing of noise, sampling or accounting. It is given units and a loss, and adds. `Execution`
 says how a step is computed, memory against time and number formats, never what is computed.
 
-One forward and one backward pass leave behind each trained parameter's uses (`Capture`). Autograd
-forms no weight gradients here: trained parameters are switched off, the embeddings' outputs become
-the leaves of the graph, and hooks keep every layer's input and output gradient.
+One forward and one backward pass leave behind each trained parameter's uses (`gradient_uses`).
+Autograd forms no weight gradients here: trained parameters are switched off, the embeddings'
+outputs become the leaves of the graph, and hooks keep every layer's input and output gradient.
+
+`ClippingEngine` clips causal language models, where each token is predicted from those before it.
+`ClassifierClipping` clips encoders of the BERT family with one label a row.
+
+A kernel chooses its blocks by the shape of what it multiplies, and rounds each row accordingly. In
+bfloat16, one record more in a physical batch would change every other's gradient by percents of C,
+which no theorem covers. At a constant shape the arithmetic of each row is the same, wherever it
+stands. So all physical batches of units of one size have one shape, with filler for what is
+missing, and products over tokens of several units come in pieces of one size.
+`twinset.models.layers.batch_interference` tests the machine for that, shape by shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.nn.functional import cross_entropy, layer_norm, pad
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.pytorch_utils import Conv1D
 
 from twinset.privacy.clipping.gradient_uses import (
     PLAIN,
-    EmbeddingUse,
-    FormedUse,
+    Kept,
     ParameterUse,
     Scale,
-    UnitWeights,
+    UnsupportedModule,
     Workspace,
     accumulation_dtype,
-    matrix_use,
-    squares,
+    is_rms_norm,
+    known_parameters,
+    parameter_use,
+    repeatable_kernels,
+    rms_normalised,
 )
-from twinset.privacy.clipping.output_head import HeadUse
+from twinset.privacy.clipping.output_head import (
+    HeadUse,
+    TokenNLL,
+    piece_of,
+    squared_norms,
+    whole_pieces,
+)
 
 KEPT_BYTES = 2 << 30
 
@@ -65,261 +82,6 @@ class Execution:
 
 
 FAST = Execution()
-
-
-@contextmanager
-def repeatable_kernels(like: Tensor) -> Iterator[None]:
-    """Make a GPU add in the same order every time, and multiply float32 in float32 (no TF32).
-
-    An operation without such a kernel raises. If it only warned, the backward pass of every fused
-    attention would add in any order. The processor does both anyway.
-
-    Args:
-        like: a tensor on the device in question.
-    """
-    if like.is_cpu:
-        yield
-        return
-    precision, strict = torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode()
-    memory: Any = torch.utils.deterministic
-    fills = memory.fill_uninitialized_memory
-    try:
-        torch.set_float32_matmul_precision("highest")
-        torch.set_deterministic_debug_mode("error")
-        memory.fill_uninitialized_memory = False  # all of it is written over
-        yield
-    finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.set_deterministic_debug_mode(strict)
-        memory.fill_uninitialized_memory = fills
-
-
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether an error says that memory ran out, so that a smaller batch may help.
-
-    Args:
-        error: of a processor's allocator, of a GPU's, or of a library of a GPU. They have no class
-            of their own.
-    """
-    said = ("allocate memory", "ALLOC_FAILED")  # by a processor, and by libraries of a GPU
-    return isinstance(error, torch.OutOfMemoryError) or any(some in str(error) for some in said)
-
-
-# -- what the layers did ---------------------------------------------------------------------------
-
-
-class UnsupportedModule(TypeError):
-    """A trained parameter lives in a module whose per-unit gradient is not known."""
-
-
-def is_rms_norm(module: nn.Module) -> bool:
-    """Return whether it is an RMS norm (Llama family).
-
-    Each model of transformers has a class of its own. So the name decides, and that it has a weight
-    and nothing else.
-    """
-    return type(module).__name__.endswith("RMSNorm") and [*module._parameters] == ["weight"]
-
-
-def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
-    """Return an RMS norm's output, in the very arithmetic the module uses.
-
-    Its whole weight is set to `scale`.
-    """
-    weight = torch.full_like(module._parameters["weight"], scale)  # type: ignore[arg-type]
-    output = functional_call(module, {"weight": weight}, (x,))
-    assert isinstance(output, Tensor)
-    return output
-
-
-def known_parameters(module: nn.Module) -> tuple[str, ...]:
-    """Return the names of the parameters whose per-unit gradient `parameter_use` knows, or raise.
-
-    Types are compared exactly: a subclass may compute something else, as scaled embeddings do.
-    """
-    if type(module) is nn.Embedding:
-        if module.max_norm is not None or module.sparse or module.scale_grad_by_freq:
-            raise UnsupportedModule("an embedding with max_norm, sparse or scale_grad_by_freq")
-        return ("weight",)
-    if type(module) in (nn.Linear, Conv1D):
-        return "weight", "bias"
-    if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
-        return "weight", "bias"
-    if is_rms_norm(module):
-        weight = module._parameters["weight"]
-        assert weight is not None
-        # The weight must be the factor itself. Gemma's normalisation has 1 + weight.
-        if not rms_normalised(module, torch.ones_like(weight)[None], scale=0.0).any():
-            return ("weight",)
-    raise UnsupportedModule(type(module).__name__)
-
-
-def parameter_use(
-    module: nn.Module,
-    name: str,
-    a: Tensor,
-    b: Tensor,
-    scale: Scale,
-    workspace: Workspace,
-    key: object,
-) -> ParameterUse:
-    """Return what a module's parameter contributes to its gradient, by one pass over B units.
-
-    `a` is the layer's input (B, S, d), or normalised (B, S, p), or (B, S) ids of a table; `b` is
-    the gradient (B, S, p) of its output. `key` names this use in the workspace.
-    """
-    if name == "bias":
-        return FormedUse(scale.per_column(b).sum(1, dtype=accumulation_dtype(b)))  # (B, p)
-    if isinstance(module, nn.Linear):  # y = a Wᵀ, W (p, d)
-        return matrix_use(scale.per_row(b), scale.per_column(a), workspace, key)
-    if isinstance(module, Conv1D):  # GPT-2's: y = a W, W (d, p)
-        return matrix_use(scale.per_row(a), scale.per_column(b), workspace, key)
-    if isinstance(module, nn.Embedding):
-        if module.padding_idx is not None:  # as in autograd, the padding's row gets no gradient
-            b = b.masked_fill((a == module.padding_idx)[..., None], 0.0)
-        b = scale.per_column(b.to(accumulation_dtype(b)))
-        if scale.rows is not None:  # those of the rows that the ids name
-            b = b / scale.rows[a][..., None]
-        return EmbeddingUse(a, b, module.num_embeddings)
-    b = scale.per_column(b)  # factors of a normalisation
-    return FormedUse((a * b).sum(1, dtype=accumulation_dtype(a, b)))  # (B, p)
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    by_call = module._compiled_call_impl is not None  # `module.compile()`
-    return by_call or hasattr(module.forward, "_torchdynamo_orig_callable")
-
-
-class Capture:
-    """Hooks on every module that owns a trained parameter, and what they caught.
-
-    Args:
-        model: the whole model. Its trainable parameters are switched off until `close`.
-        head: the output layer, whose use is `output_head.HeadUse`. It gets no hook.
-        workspace: gives the uses their memory.
-        rows_only: whether a layer may see (B·K, d), one vector a row. Not where a layer could see
-            as many tokens of other rows instead, as an expert can.
-    """
-
-    def __init__(
-        self, model: nn.Module, head: nn.Module | None, workspace: Workspace, rows_only: bool
-    ) -> None:
-        self._workspace, self._rows_only = workspace, rows_only
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.trained = {id(p) for p in self.parameters}
-        self.uses: dict[int, list[ParameterUse]] = {}
-        self.scales: dict[int, Scale] = {}
-        self._units, self._shape = 0, torch.Size()
-        if any(map(_is_compiled, model.modules())):
-            raise UnsupportedModule(
-                "a compiled model: its gradients would be wrong without an error; pass the "
-                "model that `torch.compile` was given"
-            )
-        # All modules are known before the first hook is set: a refused model keeps none.
-        owned = {}
-        for name, module in model.named_modules():
-            names = [n for n, p in module._parameters.items() if id(p) in self.trained]
-            try:
-                known = known_parameters(module) if names else ()
-            except UnsupportedModule as error:
-                raise UnsupportedModule(
-                    f"{name} is a {error}, whose per-record gradient is not known; train with LoRA "
-                    "(`method=lora`), which leaves it unchanged"
-                ) from None
-            if unknown := [n for n in names if n not in known]:
-                raise UnsupportedModule(
-                    f"{name} has unknown parameters {unknown}; use `method=lora`"
-                )
-            if names and module is not head:
-                owned[module] = names
-        self._handles = [m.register_forward_hook(partial(self._watch, n)) for m, n in owned.items()]
-        for parameter in self.parameters:
-            parameter.requires_grad_(False)
-
-    def begin(self, units: int, shape: torch.Size) -> None:
-        """Forget the last physical batch; hooks keep what they see from now on.
-
-        Args:
-            units: B.
-            shape: (B·K, T) of the rows that the model reads.
-        """
-        self._workspace.begin()
-        self.uses = {id(p): [] for p in self.parameters}
-        self._units, self._shape = units, shape
-
-    def end(self) -> None:
-        """Stop keeping."""
-        self.uses, self._units = {}, 0
-
-    def close(self) -> None:
-        """Remove all hooks and give the parameters back to autograd."""
-        for handle in self._handles:
-            handle.remove()
-        for parameter in self.parameters:
-            parameter.requires_grad_(True)
-
-    def _watch(
-        self, names: list[str], module: nn.Module, args: tuple[Tensor, ...], output: Tensor
-    ) -> Tensor | None:
-        """Have the uses of a module's parameters kept once the gradient of its output is known."""
-        if not self._units or not torch.is_grad_enabled():
-            return None
-        starts_graph = not output.requires_grad
-        if starts_graph:  # nothing below it is trained: no gradient is wanted there
-            output = output.detach().requires_grad_(True)
-        x = args[0].detach()
-
-        def keep(grad: Tensor) -> None:
-            a = x
-            if isinstance(module, nn.LayerNorm):
-                a = nn.functional.layer_norm(x, module.normalized_shape, eps=module.eps)
-            elif is_rms_norm(module):
-                a = rms_normalised(module, x)
-            a, b = self._by_unit(a), self._by_unit(grad)
-            for name in names:
-                place = id(module._parameters[name])
-                uses, scale = self.uses[place], self.scales.get(place, PLAIN)
-                key = place, len(uses)
-                uses.append(parameter_use(module, name, a, b, scale, self._workspace, key))
-
-        output.register_hook(keep)
-        return output if starts_graph else None
-
-    def _by_unit(self, x: Tensor) -> Tensor:
-        """(B·K, T) → (B, K·T), (B·K, T, …, d) → (B, K·T·…, d) and (B·K, d) → (B, K, d)."""
-        if self._rows_only and x.dim() == 2 and len(x) == self._shape[0] and x.is_floating_point():
-            return x.reshape(self._units, -1, x.shape[1])
-        if x.shape[:2] != self._shape:
-            raise UnsupportedModule(
-                "a trained layer sees its rows shared or in another order (as experts do), so "
-                "its per-record gradient is not known; train with LoRA (`method=lora`)"
-            )
-        return x.reshape(self._units, -1, *x.shape[2:][-1:])
-
-
-def _checkpointed(forward: Callable[..., Any], starts: bool) -> Callable[..., Any]:
-    """Return a layer's forward pass that keeps only its inputs.
-
-    The reentrant form is the one that works with hooks on outputs: it runs the layer without a
-    graph first, and builds the graph that hooks see on the way back. `starts` says whether one of
-    the layer's parameters is trained.
-    """
-
-    @wraps(forward)
-    def run(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and starts and not hidden.requires_grad:
-            hidden = hidden.detach().requires_grad_(True)  # else no graph would reach the layer
-        if not (torch.is_grad_enabled() and hidden.requires_grad):
-            return forward(hidden, *args, **kwargs)
-        return checkpoint(partial(forward, **kwargs), hidden, *args, use_reentrant=True)
-
-    return run
-
-
-# -- clipping and adding ---------------------------------------------------------------------------
-
-BUFFER_NUMBERS = 1 << 26  # per-unit gradients formed at once: 256 MB of float32
-LEAST_OF_TIED = 0.1  # a tied table's squared norm over that of its two uses, unless they cancel
 
 
 @dataclass(frozen=True)
@@ -357,8 +119,10 @@ class UnitClipping:
         model: put in evaluation mode: no dropout. A `peft` wrapping is looked through.
         max_grad_norm: C; `math.inf` only for runs without privacy.
         execution: memory against time, and number formats.
-        head: a module whose parameters' uses the subclass adds to the capture itself.
-        rows_only: whether layers may see one vector a row, as a classifier behind a pooler does.
+        head: the output layer, whose use the subclass adds itself (`output_head`). It has no hook.
+        rows_only: whether a layer may see (B·K, d), one vector a row, as a classifier behind a
+            pooler does. Not where it could see as many tokens of other rows instead, as an expert
+            can.
 
     Raises:
         UnsupportedModule: a trained parameter lives in a module that has no rule.
@@ -374,19 +138,50 @@ class UnitClipping:
     ) -> None:
         if not max_grad_norm > 0:
             raise ValueError("max_grad_norm must be above 0")
-        self.max_grad_norm = max_grad_norm
-        self._model = model.eval()
-        self._execution = execution
-        self._workspace = Workspace(execution.kept_bytes)
-        self._capture = Capture(model, head, self._workspace, rows_only)
-        self.parameters = self._capture.parameters
+        self.max_grad_norm, self._execution = max_grad_norm, execution
+        self._model, self._rows_only = model.eval(), rows_only
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self._trained = {id(p) for p in self.parameters}
         if not self.parameters:
             raise ValueError("the model has no parameter that is to be trained")
+        if any(
+            m._compiled_call_impl is not None or hasattr(m.forward, "_torchdynamo_orig_callable")
+            for m in model.modules()  # by `module.compile()`, and by `torch.compile(...)`
+        ):
+            raise UnsupportedModule(
+                "a compiled model: its gradients would be wrong without an error; pass the "
+                "model that `torch.compile` was given"
+            )
+        # All modules are known before the first hook is set: a refused model keeps none.
+        owned = {}
+        for name, module in model.named_modules():
+            names = [n for n, p in module._parameters.items() if id(p) in self._trained]
+            try:
+                known = known_parameters(module) if names else ()
+            except UnsupportedModule as error:
+                raise UnsupportedModule(
+                    f"{name} is a {error}, whose per-record gradient is not known; train with LoRA "
+                    "(`method=lora`), which leaves it unchanged"
+                ) from None
+            if unknown := [n for n in names if n not in known]:
+                raise UnsupportedModule(
+                    f"{name} has unknown parameters {unknown}; use `method=lora`"
+                )
+            if names and module is not head:
+                owned[module] = names
+        self._handles = [m.register_forward_hook(partial(self._watch, n)) for m, n in owned.items()]
+        for parameter in self.parameters:
+            parameter.requires_grad_(False)
+
+        self._workspace = Workspace(execution.kept_bytes)
+        self._scales: dict[int, Scale] = {}  # by the id of a parameter, as `_uses`
+        self._uses: dict[int, list[ParameterUse]] = {}  # of the physical batch
+        self._units, self._shape = 0, torch.Size()  # B and (B·K, T); 0: the hooks keep nothing
+        self._sums = [torch.empty_like(p, dtype=accumulation_dtype(p)) for p in self.parameters]
+        self._undefined = True  # what the sums hold; the first addition overwrites it
         self._layers: list[nn.Module] = []  # those that keep only their inputs
         if execution.gradient_checkpointing:
             self.checkpoint_layers()
-        self._sums = [torch.empty_like(p, dtype=accumulation_dtype(p)) for p in self.parameters]
-        self._undefined = True  # what the sums hold; the first addition overwrites it
 
     def zero(self) -> None:
         """Start a new logical batch.
@@ -407,7 +202,7 @@ class UnitClipping:
         for parameter, scale in zip(self.parameters, scales, strict=True):
             if not scale.fits(parameter.shape):
                 raise ValueError(f"a scale does not fit a parameter of shape {parameter.shape}")
-        self._capture.scales = dict(zip(map(id, self.parameters), scales, strict=True))
+        self._scales = dict(zip(map(id, self.parameters), scales, strict=True))
 
     @property
     def sums(self) -> list[Tensor]:
@@ -431,17 +226,58 @@ class UnitClipping:
             return False
         for layer in self._model.modules():
             if isinstance(layer, GradientCheckpointingLayer):
-                starts = any(id(p) in self._capture.trained for p in layer.parameters())
+                starts = any(id(p) in self._trained for p in layer.parameters())
                 layer.forward = _checkpointed(layer.forward, starts)
                 self._layers.append(layer)
         return len(self._layers) > 0
 
     def close(self) -> None:
-        """Remove hooks; parameters are trainable by autograd again."""
-        self._capture.close()
+        """Remove all hooks and give the parameters back to autograd."""
+        for handle in self._handles:
+            handle.remove()
+        for parameter in self.parameters:
+            parameter.requires_grad_(True)
         for layer in self._layers:
             del layer.forward
         self._layers.clear()
+
+    def _watch(
+        self, names: list[str], module: nn.Module, args: tuple[Tensor, ...], output: Tensor
+    ) -> Tensor | None:
+        """Have the uses of a module's parameters kept once the gradient of its output is known."""
+        if not self._units or not torch.is_grad_enabled():
+            return None
+        starts_graph = not output.requires_grad
+        if starts_graph:  # nothing below it is trained: no gradient is wanted there
+            output = output.detach().requires_grad_(True)
+        x = args[0].detach()
+
+        def keep(grad: Tensor) -> None:
+            a = x
+            if isinstance(module, nn.LayerNorm):
+                a = layer_norm(x, module.normalized_shape, eps=module.eps)
+            elif is_rms_norm(module):
+                a = rms_normalised(module, x)
+            a, b = self._by_unit(a), self._by_unit(grad)
+            for name in names:
+                place = id(module._parameters[name])
+                uses, scale = self._uses[place], self._scales.get(place, PLAIN)
+                key = place, len(uses)
+                uses.append(parameter_use(module, name, a, b, scale, self._workspace, key))
+
+        output.register_hook(keep)
+        return output if starts_graph else None
+
+    def _by_unit(self, x: Tensor) -> Tensor:
+        """(B·K, T) → (B, K·T), (B·K, T, …, d) → (B, K·T·…, d) and (B·K, d) → (B, K, d)."""
+        if self._rows_only and x.dim() == 2 and len(x) == self._shape[0] and x.is_floating_point():
+            return x.reshape(self._units, -1, x.shape[1])
+        if x.shape[:2] != self._shape:
+            raise UnsupportedModule(
+                "a trained layer sees its rows shared or in another order (as experts do), so "
+                "its per-record gradient is not known; train with LoRA (`method=lora`)"
+            )
+        return x.reshape(self._units, -1, *x.shape[2:][-1:])
 
     def _clip(
         self,
@@ -469,7 +305,9 @@ class UnitClipping:
                     "limits must be one number for each unit, above 0 and at most max_grad_norm"
                 )
             limit[:real] = limits.double()
-        self._capture.begin(units, shape)
+        self._workspace.left = self._execution.kept_bytes
+        self._uses = {id(p): [] for p in self.parameters}
+        self._units, self._shape = units, shape  # hooks keep what they see from now on
         try:
             with repeatable_kernels(self._sums[0]):
                 with torch.enable_grad():
@@ -480,57 +318,277 @@ class UnitClipping:
                 scales = torch.where(norms.isfinite(), scales, torch.zeros_like(scales))
                 self._add_scaled(scales)
         finally:
-            self._capture.end()
+            self._uses, self._units = {}, 0
         return UnitReport(losses.detach()[:real], norms[:real], scales[:real])
 
     def _norms(self, units: int) -> Tensor:
         """(B,) float64 norms of the whole gradients: squares of all parameters' sums of uses."""
         squared = torch.zeros(units, dtype=torch.float64, device=self._sums[0].device)
         for parameter in self.parameters:
-            squared += _squared_norms(self._uses_of(parameter), parameter.numel(), units)
+            uses = self._uses[id(parameter)]
+            if not uses:
+                name = next(n for n, p in self._model.named_parameters() if p is parameter)
+                raise UnsupportedModule(
+                    f"{name} is trained but took no part in the loss; freeze it"
+                )
+            squared += squared_norms(uses, parameter.numel(), units)
         return squared.sqrt()
 
     def _add_scaled(self, scales: Tensor) -> None:
         """Add Σ scaleᵢ gᵢ to the sums, and let go of each parameter's uses on the way."""
-        weights = UnitWeights.of(scales)
-        if weights.kept is not None and not len(weights.kept):
+        some = scales.nonzero().squeeze(1)  # found once: each look waits for a GPU
+        kept: Kept = slice(None) if len(some) == len(scales) else some
+        if not len(some):
             return
         for parameter, total in zip(self.parameters, self._sums, strict=True):
             beta = 0 if self._undefined else 1
-            for use in self._capture.uses.pop(id(parameter)):
-                use.add_to(total, weights, beta)
+            for use in self._uses.pop(id(parameter)):
+                use.add_to(total, scales, kept, beta)
                 beta = 1
         self._undefined = False
 
-    def _uses_of(self, parameter: nn.Parameter) -> list[ParameterUse]:
-        uses = self._capture.uses[id(parameter)]
-        if not uses:
-            name = next(n for n, p in self._model.named_parameters() if p is parameter)
-            raise UnsupportedModule(f"{name} is trained but took no part in the loss; freeze it")
-        return uses
+
+def _checkpointed(forward: Callable[..., Any], starts: bool) -> Callable[..., Any]:
+    """Return a layer's forward pass that keeps only its inputs.
+
+    The reentrant form is the one that works with hooks on outputs: it runs the layer without a
+    graph first, and builds the graph that hooks see on the way back. `starts` says whether one of
+    the layer's parameters is trained.
+    """
+
+    @wraps(forward)
+    def run(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and starts and not hidden.requires_grad:
+            hidden = hidden.detach().requires_grad_(True)  # else no graph would reach the layer
+        if not (torch.is_grad_enabled() and hidden.requires_grad):
+            return forward(hidden, *args, **kwargs)
+        return checkpoint(partial(forward, **kwargs), hidden, *args, use_reentrant=True)
+
+    return run
 
 
-def _squared_norms(uses: list[ParameterUse], numbers: int, units: int) -> Tensor:
-    """Return (B,) float64, of the sum of all uses of one parameter with that many numbers."""
+# -- the two kinds of model that are trained -------------------------------------------------------
 
-    def formed(start: int, stop: int) -> Tensor:
-        total = uses[0].unit_gradients(start, stop).clone()
-        for use in uses[1:]:
-            total += use.unit_gradients(start, stop)
-        return squares(total)
+UnitLoss = Callable[[Tensor, Tensor], Tensor]
 
-    match uses:
-        case [use]:
-            return use.squared_norms()
-        case [HeadUse() as head, EmbeddingUse() as embedding] if head.ids is not None:
-            # A table that is output layer and embedding: ‖H‖² + ‖E‖² + 2⟨H, E⟩. Where H and E all
-            # but cancel, the digits of the sum are lost, and a norm read too small would be clipped
-            # to more than C. There the gradient is formed.
-            apart = head.squared_norms() + embedding.squared_norms()
-            squared = apart + 2 * head.cross(embedding)
-            doubtful = squared < LEAST_OF_TIED * apart
-            for unit in doubtful.nonzero().squeeze(1).tolist():
-                squared[unit] = formed(unit, unit + 1)[0]
-            return squared
-    step = max(1, BUFFER_NUMBERS // numbers)
-    return torch.cat([formed(i, min(i + step, units)) for i in range(0, units, step)])
+
+@dataclass(frozen=True)
+class Sequences:
+    """B units of K sequences, right-padded to T tokens; unit i owns rows i·K … i·K+K-1.
+
+    Args:
+        input_ids: (B·K, T) token ids. On the processor, so the places of losses are known without
+            asking a device. The engine moves them to the model's.
+        loss_mask: (B·K, T) true where a token carries loss (text and end of text, never prompt or
+            padding). Column 0 must be false: nothing predicts the first token.
+        per_unit: K.
+        filler: how many of the units, the last ones, are nobody's. They take part in the products,
+            which then always have one shape, and in nothing else.
+    """
+
+    input_ids: Tensor
+    loss_mask: Tensor
+    per_unit: int
+    filler: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse rows that cannot be grouped into units or that carry no loss."""
+        if self.input_ids.shape != self.loss_mask.shape or self.input_ids.dim() != 2:
+            raise ValueError("input_ids and loss_mask must both be (rows, tokens)")
+        if self.input_ids.shape[0] % self.per_unit:
+            raise ValueError("the number of rows must be a multiple of the sequences per unit")
+        if bool(self.loss_mask[:, 0].any()) or not bool(self.loss_mask.any(1).all()):
+            raise ValueError("every row needs a token with loss, and the first token carries none")
+
+    @property
+    def units(self) -> int:
+        """B, the number of units, filler among them."""
+        return self.input_ids.shape[0] // self.per_unit
+
+    def filled(self, units: int) -> Sequences:
+        """Return the same with filler behind, up to a number of units.
+
+        Raises:
+            ValueError: there are more already.
+        """
+        more = units - self.units
+        if more < 0:
+            raise ValueError(f"{self.units} units do not fit into a batch of {units}")
+        ids = self.input_ids.new_zeros(more * self.per_unit, self.input_ids.shape[1])
+        mask = torch.zeros_like(ids, dtype=torch.bool)
+        mask[:, 1] = True
+        ids, mask = torch.cat([self.input_ids, ids]), torch.cat([self.loss_mask, mask])
+        return Sequences(ids, mask, self.per_unit, self.filler + more)
+
+
+class ClippingEngine(UnitClipping):
+    """Exact clipping of whole units for causal language models of the GPT-2 and Llama families.
+
+    Guarantee: that of `UnitClipping`.
+
+    Args:
+        model: a causal LM (or its `peft` wrapping), put in evaluation mode: no dropout.
+        max_grad_norm: C; `math.inf` only for runs without privacy.
+        execution: memory against time, and number formats.
+
+    Raises:
+        UnsupportedModule: a trained parameter lives in a module that has no rule, or the model
+            computes its logits in another way than output layer times last hidden state.
+    """
+
+    def __init__(self, model: nn.Module, max_grad_norm: float, execution: Execution = FAST) -> None:
+        unwrap: Any = getattr(model, "get_base_model", None)
+        plain: Any = unwrap() if unwrap else model
+        self._backbone: nn.Module = plain.base_model
+        self._head: Any = plain.get_output_embeddings()
+        super().__init__(plain, max_grad_norm, execution, self._head)
+        # The logits must be output layer times last hidden state, and no more.
+        ids = torch.arange(4, device=next(plain.parameters()).device)[None]
+        with torch.no_grad():
+            with execution.casting(ids.device):
+                expected = plain(input_ids=ids, use_cache=False).logits
+                actual = self._hidden_states(ids) @ self._head.weight.t()
+            # Relative: logits may be small.
+            tolerance = 1e-3 if expected.dtype.itemsize >= 4 else 2e-2
+            if (actual - expected).double().norm() > tolerance * expected.double().norm():
+                self.close()
+                raise UnsupportedModule(
+                    f"{type(plain).__name__} scales or shifts its logits, which is not supported"
+                )
+
+    def add(
+        self, sequences: Sequences, unit_loss: UnitLoss, limits: Tensor | None = None
+    ) -> UnitReport:
+        """Add the clipped gradients of B units to `sums`.
+
+        Args:
+            sequences: the units' rows.
+            unit_loss: (B, K) mean token losses of the sequences and (B, K) numbers of tokens with
+                loss → (B,) losses. It must not mix units.
+            limits: (B,) norm that each unit is clipped to, at most C; `None`: C.
+        """
+        forward = partial(self._unit_losses, sequences, unit_loss)
+        shape = sequences.input_ids.shape
+        return self._clip(sequences.units, shape, forward, limits, sequences.filler)
+
+    def _unit_losses(self, sequences: Sequences, unit_loss: UnitLoss) -> Tensor:
+        """Return (B,) losses, in one forward pass."""
+        mask, room = sequences.loss_mask, sequences.input_ids.numel()
+        shifted = torch.zeros_like(mask)
+        shifted[:, :-1] = mask[:, 1:]
+        predicting = shifted.reshape(-1).nonzero().squeeze(1)  # (N,) places whose next token counts
+        targets = sequences.input_ids[mask]  # (N,) those tokens, row by row
+        tokens = len(targets)
+        filled = (0, whole_pieces(tokens, piece_of(room)) - tokens)
+
+        device = self.parameters[0].device
+        hidden = self._hidden_states(sequences.input_ids.to(device)).flatten(0, 1)  # (B·K·T, d)
+        positions = pad(predicting, filled).to(device)
+        hidden = hidden.index_select(0, positions)  # (N, d), filled to whole pieces
+        if not hidden.requires_grad:  # nothing below the output layer is trained
+            hidden = hidden.detach().requires_grad_(True)
+        weight, low = self._head.weight, self._execution.autocast
+        hidden, used = (x if low is None else x.to(low) for x in (hidden, weight))
+
+        units, counts = sequences.units, mask.sum(1)  # (B·K,) tokens with loss
+        of_units = counts.view(units, -1).sum(1)  # (B,) likewise
+        tied = self._model.get_input_embeddings().weight is weight  # type: ignore[operator]
+        head = HeadUse(
+            hidden.detach(),
+            used,
+            targets=pad(targets, filled).to(device),
+            offsets=[0, *of_units.cumsum(0).tolist()],
+            workspace=self._workspace,
+            trained=id(weight) in self._trained,
+            room=room,
+            ids=sequences.input_ids.reshape(units, -1).to(device) if tied else None,
+            scale=self._scales.get(id(weight), PLAIN),
+        )
+        if head.trained:
+            self._uses[id(weight)].append(head)
+        nll = TokenNLL.apply(hidden, used, head)[:tokens]  # (N,)
+
+        # The mean loss of each row, (B·K,) → (B, K), and from these each unit's.
+        row = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
+        row, counts = row.to(nll.device), counts.to(nll.device)
+        rows = torch.zeros(len(counts), dtype=nll.dtype, device=nll.device)
+        means = rows.index_add(0, row, nll) / counts
+        per_unit = (units, sequences.per_unit)
+        return unit_loss(means.view(per_unit), counts.view(per_unit))
+
+    def _hidden_states(self, ids: Tensor) -> Tensor:
+        """(R, T) → (R, T, d). Right padding needs no mask: causal attention never looks ahead."""
+        positions = torch.arange(ids.shape[1], device=ids.device).expand(*ids.shape)
+        with self._execution.casting(ids.device):
+            output = self._backbone(input_ids=ids, position_ids=positions, use_cache=False)
+        hidden: Tensor = output.last_hidden_state
+        return hidden
+
+
+@dataclass(frozen=True)
+class LabelledRows:
+    """B units of K labelled rows, right-padded to T tokens; unit i owns rows i·K … i·K+K-1.
+
+    Args:
+        input_ids: (B·K, T) token ids.
+        attention_mask: (B·K, T) true where a token is no padding.
+        labels: (B·K,) class of each row.
+        per_unit: K.
+    """
+
+    input_ids: Tensor
+    attention_mask: Tensor
+    labels: Tensor
+    per_unit: int = 1
+
+    @property
+    def units(self) -> int:
+        """B, the number of units."""
+        return len(self.labels) // self.per_unit
+
+
+class ClassifierClipping(UnitClipping):
+    """Exact clipping of whole units for an encoder with a classification head.
+
+    Guarantee: that of `UnitClipping`; a unit's loss is the mean cross-entropy of its rows.
+
+    Args:
+        model: a sequence classifier of the BERT family, put in evaluation mode: no dropout.
+        max_grad_norm: C; `math.inf` only for runs without privacy.
+        execution: memory against time, and number formats.
+
+    Raises:
+        UnsupportedModule: a trained parameter lives in a module that has no rule.
+    """
+
+    def __init__(self, model: nn.Module, max_grad_norm: float, execution: Execution = FAST) -> None:
+        super().__init__(model, max_grad_norm, execution, rows_only=True)
+        tables = [m for name, m in model.named_modules() if name.endswith("position_embeddings")]
+        padding = tables[0].padding_idx if tables else None
+        self._first_position = 0 if padding is None else int(padding) + 1  # as in RoBERTa
+
+    def add(self, rows: LabelledRows, limits: Tensor | None = None) -> UnitReport:
+        """Add the clipped gradients of B units to `sums`.
+
+        Args:
+            rows: the units' rows.
+            limits: (B,) norm that each unit is clipped to, at most C; `None`: C.
+        """
+
+        def forward() -> Tensor:
+            # Positions and types are given per row: none is shared by rows.
+            device = self.parameters[0].device
+            ids = rows.input_ids.to(device)  # (R, T)
+            positions = torch.arange(ids.shape[1], device=ids.device) + self._first_position
+            with self._execution.casting(ids.device):
+                logits: Tensor = self._model(
+                    input_ids=ids,
+                    attention_mask=rows.attention_mask.to(device),
+                    position_ids=positions.expand(*ids.shape),
+                    token_type_ids=torch.zeros_like(ids),
+                ).logits
+            logits = logits.to(accumulation_dtype(logits))  # (R, classes)
+            losses = cross_entropy(logits, rows.labels.to(logits.device), reduction="none")
+            return losses.view(rows.units, rows.per_unit).mean(1)
+
+        return self._clip(rows.units, rows.input_ids.shape, forward, limits)

@@ -2,7 +2,8 @@
 
 A parameter's gradient is the sum over its uses. GPT-2 uses its token table twice, as embedding and
 as output layer, so a norm is that of the sum of both. `engine` sees to that. `output_head` has the
-output layer's use. Here are all others, the memory that they share, and the geometry.
+output layer's use. Here are all others, the memory that they share, the geometry, and the layers
+that are known (`parameter_use`).
 
 Of a weight matrix, unit i's gradient is Gᵢ = LᵢᵀRᵢ over its S tokens. Its norm needs only Gram
 matrices, ‖Gᵢ‖² = Σ (LᵢLᵢᵀ ∘ RᵢRᵢᵀ) (Goodfellow 2015 for one token, Li et al. 2022 for sequences),
@@ -12,12 +13,15 @@ and the weighted sum is LᵀR with R's rows weighted, from the kept L and R (Bu 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
+from transformers.pytorch_utils import Conv1D
 
 # Gram matrices cost 2·S²(m+n) operations a unit, and the sum 2·S·m·n. A formed gradient costs
 # 2·S·m·n, and m·n numbers are written and read twice, but its sum is then a pass over memory. On a
@@ -30,28 +34,7 @@ FORM_ANYWAY = 1.0  # here forming is cheaper even where the gradient cannot be k
 CANCELLATION = 1e-4
 
 
-@dataclass(frozen=True)
-class UnitWeights:
-    """What each unit's gradient is multiplied by.
-
-    Args:
-        values: (B,).
-        kept: numbers of the units whose weight is not zero; None: they all are.
-    """
-
-    values: Tensor
-    kept: Tensor | None = None
-
-    @classmethod
-    def of(cls, weights: Tensor) -> UnitWeights:
-        """Find out once which of the weights (B,) are zero, since each look waits for a GPU."""
-        kept = weights.nonzero().squeeze(1)
-        return cls(weights, None if len(kept) == len(weights) else kept)
-
-    def select(self, *parts: Tensor) -> tuple[Tensor, ...]:
-        """Return what belongs to the units whose weight is not zero, and these weights."""
-        all_parts = (*parts, self.values)
-        return all_parts if self.kept is None else tuple(x[self.kept] for x in all_parts)
+Kept = slice | Tensor  # numbers of the units whose weight is not zero; a slice where all are
 
 
 class ParameterUse(Protocol):
@@ -65,10 +48,10 @@ class ParameterUse(Protocol):
         """Return (stop - start, *parameter shape), the gradients of units start … stop-1."""
         ...
 
-    def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
+    def add_to(self, total: Tensor, weights: Tensor, kept: Kept, beta: int = 1) -> None:
         """Make total beta · total + Σ weightsᵢ · gradientᵢ; beta is 1, or 0 for an undefined total.
 
-        Units of weight zero are left out, so they may be NaN.
+        `weights` is (B,). Units that are not among `kept` are left out, so they may be NaN.
         """
         ...
 
@@ -102,19 +85,15 @@ class Workspace:
     """
 
     def __init__(self, budget: int) -> None:
-        self._budget, self._left = budget, budget
+        self.left = budget  # bytes; whoever starts a physical batch sets it again
         self._buffers: dict[tuple[Hashable, torch.dtype], Tensor] = {}
-
-    def begin(self) -> None:
-        """Start a physical batch: what was reserved is free again."""
-        self._left = self._budget
 
     def reserve(self, numbers: int, dtype: torch.dtype) -> bool:
         """Return whether that many numbers may be kept until the end of this physical batch."""
         wanted = numbers * dtype.itemsize
-        if wanted > self._left:
+        if wanted > self.left:
             return False
-        self._left -= wanted
+        self.left -= wanted
         return True
 
     def take(self, name: Hashable, shape: tuple[int, ...], like: Tensor) -> Tensor:
@@ -128,6 +107,33 @@ class Workspace:
             buffer = torch.empty(numbers, dtype=like.dtype, device=like.device)
             self._buffers[key] = buffer
         return buffer[:numbers].view(shape)
+
+
+@contextmanager
+def repeatable_kernels(like: Tensor) -> Iterator[None]:
+    """Make a GPU add in the same order every time, and multiply float32 in float32 (no TF32).
+
+    An operation without such a kernel raises. If it only warned, the backward pass of every fused
+    attention would add in any order. The processor does both anyway.
+
+    Args:
+        like: a tensor on the device in question.
+    """
+    if like.is_cpu:
+        yield
+        return
+    precision, strict = torch.get_float32_matmul_precision(), torch.get_deterministic_debug_mode()
+    memory: Any = torch.utils.deterministic
+    fills = memory.fill_uninitialized_memory
+    try:
+        torch.set_float32_matmul_precision("highest")
+        torch.set_deterministic_debug_mode("error")
+        memory.fill_uninitialized_memory = False  # all of it is written over
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.set_deterministic_debug_mode(strict)
+        memory.fill_uninitialized_memory = fills
 
 
 @dataclass(frozen=True)
@@ -213,11 +219,11 @@ class FormedUse:
         """See `ParameterUse`."""
         return self.gradients[start:stop]
 
-    def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
+    def add_to(self, total: Tensor, weights: Tensor, kept: Kept, beta: int = 1) -> None:
         """See `ParameterUse`."""
-        gradients, own = weights.select(self.gradients)
+        gradients = self.gradients[kept]
         columns = gradients.reshape(len(gradients), total.numel()).t()
-        total.view(-1).addmv_(columns, own.to(total.dtype), beta=beta)
+        total.view(-1).addmv_(columns, weights[kept].to(total.dtype), beta=beta)
 
 
 @dataclass(frozen=True)
@@ -249,13 +255,12 @@ class EmbeddingUse:
         table.index_add_(0, rows.reshape(-1), b.flatten(0, 1))
         return table.view(-1, self.size, b.shape[2])
 
-    def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
+    def add_to(self, total: Tensor, weights: Tensor, kept: Kept, beta: int = 1) -> None:
         """See `ParameterUse`."""
         if not beta:
             total.zero_()
-        ids, b, own = weights.select(self.ids, self.b)
-        b = b * own.to(total.dtype)[:, None, None]
-        total.index_add_(0, ids.reshape(-1), b.flatten(0, 1).to(total.dtype))
+        b = self.b[kept] * weights[kept].to(total.dtype)[:, None, None]
+        total.index_add_(0, self.ids[kept].reshape(-1), b.flatten(0, 1).to(total.dtype))
 
 
 def cancels(squared: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
@@ -264,22 +269,6 @@ def cancels(squared: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
     `size` is (B,) ‖L‖²‖R‖².
     """
     return size > squared * (CANCELLATION / torch.finfo(dtype).eps)
-
-
-def matrix_use(left: Tensor, right: Tensor, workspace: Workspace, name: object) -> ParameterUse:
-    """Return the use of a matrix (m, n) whose gradient is leftᵀ right: (B, S, m) and (B, S, n).
-
-    `left` is the layer's input or output gradient, whichever gives the matrix's rows. `name` is
-    that of this use in the workspace, unique in the physical batch.
-    """
-    dtype = accumulation_dtype(left, right)
-    left, right = left.to(dtype), right.to(dtype)
-    units, tokens, m = left.shape
-    n = right.shape[2]
-    if tokens * (m + n) >= FORM_FROM * m * n and workspace.reserve(units * m * n, dtype):
-        buffer = workspace.take(name, (units, m, n), left)
-        return FormedUse(torch.bmm(left.transpose(1, 2), right, out=buffer))
-    return MatrixUse(left, right, workspace)
 
 
 @dataclass(frozen=True)
@@ -315,10 +304,10 @@ class MatrixUse:
         """See `ParameterUse`."""
         return torch.bmm(self.left[start:stop].transpose(1, 2), self.right[start:stop])
 
-    def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
+    def add_to(self, total: Tensor, weights: Tensor, kept: Kept, beta: int = 1) -> None:
         """See `ParameterUse`. The factors share memory with other layers, so they stay."""
-        left, right, own = weights.select(self.left, self.right)
-        per_token = own.to(total.dtype)[:, None, None]
+        left, right = self.left[kept], self.right[kept]
+        per_token = weights[kept].to(total.dtype)[:, None, None]
         if left.shape[2] < right.shape[2]:
             out = self.workspace.take("weighted", tuple(left.shape), left)
             left = torch.mul(left, per_token, out=out)
@@ -326,3 +315,93 @@ class MatrixUse:
             out = self.workspace.take("weighted", tuple(right.shape), right)
             right = torch.mul(right, per_token, out=out)
         total.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1), beta=beta)
+
+
+# -- layers whose parameters have such uses --------------------------------------------------------
+
+
+class UnsupportedModule(TypeError):
+    """A trained parameter lives in a module whose per-unit gradient is not known."""
+
+
+def is_rms_norm(module: nn.Module) -> bool:
+    """Return whether it is an RMS norm (Llama family).
+
+    Each model of transformers has a class of its own. So the name decides, and that it has a weight
+    and nothing else.
+    """
+    return type(module).__name__.endswith("RMSNorm") and [*module._parameters] == ["weight"]
+
+
+def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
+    """Return an RMS norm's output, in the very arithmetic the module uses.
+
+    Its whole weight is set to `scale`.
+    """
+    weight = torch.full_like(module._parameters["weight"], scale)  # type: ignore[arg-type]
+    output = functional_call(module, {"weight": weight}, (x,))
+    assert isinstance(output, Tensor)
+    return output
+
+
+def known_parameters(module: nn.Module) -> tuple[str, ...]:
+    """Return the names of the parameters whose per-unit gradient `parameter_use` knows, or raise.
+
+    Types are compared exactly: a subclass may compute something else, as scaled embeddings do.
+    """
+    if type(module) is nn.Embedding:
+        if module.max_norm is not None or module.sparse or module.scale_grad_by_freq:
+            raise UnsupportedModule("an embedding with max_norm, sparse or scale_grad_by_freq")
+        return ("weight",)
+    if type(module) in (nn.Linear, Conv1D):
+        return "weight", "bias"
+    if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
+        return "weight", "bias"
+    if is_rms_norm(module):
+        weight = module._parameters["weight"]
+        assert weight is not None
+        # The weight must be the factor itself. Gemma's normalisation has 1 + weight.
+        if not rms_normalised(module, torch.ones_like(weight)[None], scale=0.0).any():
+            return ("weight",)
+    raise UnsupportedModule(type(module).__name__)
+
+
+def parameter_use(
+    module: nn.Module,
+    name: str,
+    a: Tensor,
+    b: Tensor,
+    scale: Scale,
+    workspace: Workspace,
+    key: object,
+) -> ParameterUse:
+    """Return what a module's parameter contributes to its gradient, by one pass over B units.
+
+    `a` is the layer's input (B, S, d), or normalised (B, S, p), or (B, S) ids of a table; `b` is
+    the gradient (B, S, p) of its output. `key` names this use in the workspace, and no other one of
+    the physical batch.
+    """
+    if name == "bias":
+        return FormedUse(scale.per_column(b).sum(1, dtype=accumulation_dtype(b)))  # (B, p)
+    if isinstance(module, nn.Embedding):
+        if module.padding_idx is not None:  # as in autograd, the padding's row gets no gradient
+            b = b.masked_fill((a == module.padding_idx)[..., None], 0.0)
+        b = scale.per_column(b.to(accumulation_dtype(b)))
+        if scale.rows is not None:  # those of the rows that the ids name
+            b = b / scale.rows[a][..., None]
+        return EmbeddingUse(a, b, module.num_embeddings)
+    if not isinstance(module, nn.Linear | Conv1D):  # factors of a normalisation
+        b = scale.per_column(b)
+        return FormedUse((a * b).sum(1, dtype=accumulation_dtype(a, b)))  # (B, p)
+    # A matrix (m, n), whose gradient is leftᵀ right of each unit: (B, S, m) and (B, S, n). That is
+    # y = a Wᵀ with W (p, d), or GPT-2's y = a W with W (d, p).
+    left, right = (b, a) if isinstance(module, nn.Linear) else (a, b)
+    left, right = scale.per_row(left), scale.per_column(right)
+    dtype = accumulation_dtype(left, right)
+    left, right = left.to(dtype), right.to(dtype)
+    units, tokens, m = left.shape
+    n = right.shape[2]
+    if tokens * (m + n) >= FORM_FROM * m * n and workspace.reserve(units * m * n, dtype):
+        buffer = workspace.take(key, (units, m, n), left)
+        return FormedUse(torch.bmm(left.transpose(1, 2), right, out=buffer))
+    return MatrixUse(left, right, workspace)

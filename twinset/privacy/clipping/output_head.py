@@ -19,8 +19,9 @@ from torch import Tensor
 from twinset.privacy.clipping.gradient_uses import (
     PLAIN,
     EmbeddingUse,
+    Kept,
+    ParameterUse,
     Scale,
-    UnitWeights,
     Workspace,
     accumulation_dtype,
     cancels,
@@ -32,11 +33,8 @@ from twinset.privacy.clipping.gradient_uses import (
 # logits for a vocabulary of 49,152.
 PIECE = 512
 CACHED = 1 << 19  # float32 numbers that stay in a processor's cache from one pass to the next
-
-
-def _rows_at_once(weight: Tensor) -> int:
-    """Return the number of tokens whose logits are passed over together: on a GPU a whole piece."""
-    return max(1, CACHED // len(weight)) if weight.is_cpu else PIECE
+BUFFER_NUMBERS = 1 << 26  # per-unit gradients formed at once: 256 MB of float32
+LEAST_OF_TIED = 0.1  # a tied table's squared norm over that of its two uses, unless they cancel
 
 
 def piece_of(room: int) -> int:
@@ -57,31 +55,6 @@ def whole_pieces(tokens: int, piece: int) -> int:
     return -(-tokens // piece) * piece
 
 
-def residuals(hidden: Tensor, weight: Tensor, targets: Tensor, q: Tensor, low: Tensor) -> Tensor:
-    """Write Q (N, V) into `q` and `low`; return the N losses. hidden (N, d), weight (V, d).
-
-    `q` is in the format of sums, or has fewer rows, which are written over and over. `low` is in
-    the format of the inputs, or the same tensor as `q` where that is the same.
-    """
-    torch.mm(hidden, weight.t(), out=low)
-    losses = torch.empty(len(hidden), dtype=q.dtype, device=q.device)
-    step = _rows_at_once(weight)
-    for start in range(0, len(hidden), step):
-        rows = slice(start, min(start + step, len(hidden)))
-        logits, wanted = low[rows], targets[rows, None]
-        some = q[rows] if len(q) == len(hidden) else q[: rows.stop - start]
-        # A few rows of logits become Q, in both formats.
-        if some.dtype != logits.dtype:
-            some.copy_(logits)
-        of_target, largest = some.gather(1, wanted), some.amax(1, keepdim=True)
-        torch.softmax(some, 1, out=some)
-        losses[rows] = (largest - some.amax(1, keepdim=True).log() - of_target).squeeze(1)
-        some.scatter_add_(1, wanted, torch.full_like(of_target, -1.0))
-        if some.dtype != logits.dtype:
-            logits.copy_(some)
-    return losses
-
-
 class TokenNLL(torch.autograd.Function):
     """nll[n] = logsumexp(h[n] Wᵀ) - h[n] · W[target[n]], for N tokens in whole pieces.
 
@@ -94,10 +67,7 @@ class TokenNLL(torch.autograd.Function):
         """Return (N,) losses; `hidden` is (N, d), `weight` (V, d)."""
         nll = torch.empty(len(hidden), dtype=accumulation_dtype(hidden), device=hidden.device)
         through = torch.empty_like(hidden)
-        for piece in head.pieces(0, len(hidden)):
-            nll[piece], low = head.look(piece)
-            torch.mm(low, weight, out=through[piece])
-            head.keep(piece.stop)
+        head.read(nll, through)
         ctx.through, ctx.head = through, head
         return nll
 
@@ -142,15 +112,19 @@ class HeadUse:
     def __post_init__(self) -> None:
         """Take memory for all of Q, if there is enough and somebody will ask; else for a window."""
         self.piece = piece_of(self.room)  # tokens in one product
+        # Tokens whose logits are passed over together. On a GPU that is a whole piece.
+        self._rows = max(1, CACHED // len(self.weight)) if self.weight.is_cpu else PIECE
         dtype = accumulation_dtype(self.hidden)
         self._whole = self.trained and self.workspace.reserve(self.room * len(self.weight), dtype)
-        if self.trained:  # a unit may begin anywhere in a piece
+        if self._whole:
+            window = len(self.hidden)
+        elif self.trained:  # a unit may begin anywhere in a piece
             longest = max(b - a for a, b in pairwise(self.offsets))
             window = whole_pieces(longest, self.piece) + self.piece
         else:
-            same = dtype == self.hidden.dtype
-            window = self.piece if same else _rows_at_once(self.weight)
-        self._q = self._buffer("residuals", len(self.hidden) if self._whole else window)
+            window = self.piece if dtype == self.hidden.dtype else self._rows
+        self._like = self.hidden.new_empty(0, dtype=dtype)
+        self._q = self.workspace.take("residuals", (window, len(self.weight)), self._like)
         self._first = 0  # the token of Q's first row
 
     def pieces(self, start: int, stop: int) -> Iterator[slice]:
@@ -158,31 +132,32 @@ class HeadUse:
         for first in range(start // self.piece * self.piece, stop, self.piece):
             yield slice(first, first + self.piece)
 
-    def look(self, piece: slice) -> tuple[Tensor, Tensor]:
-        """Return the losses of the next piece, and its Q in the format of products."""
+    def read(self, nll: Tensor, through: Tensor) -> None:
+        """Write the losses (N,) and Q W (N, d), and keep what the norms will need of each unit."""
         q = self._q
-        if self.trained:
-            if piece.stop - self._first > len(q):  # units that are not whole yet move to the front
-                first = self.offsets[len(self._grams)] // self.piece * self.piece
-                held = q[first - self._first : piece.start - self._first].clone()
-                q[: len(held)] = held
-                self._first = first
-            q = q[piece.start - self._first : piece.stop - self._first]
-        return self._residuals(piece, q)
-
-    def keep(self, done: int) -> None:
-        """Keep what the norms need of the units that lie before token `done`."""
-        while self.trained and len(self._grams) < len(self.offsets) - 1:
-            unit = len(self._grams)
-            start, stop = self.offsets[unit : unit + 2]
-            if stop > done:
-                return
-            q = self._q[start - self._first : stop - self._first]  # (S, V), of one unit
-            self._divide(q)
-            small = len(q) <= self.hidden.shape[1]
-            self._grams.append(q @ q.t() if small else None)  # (S, S)
-            if self.ids is not None:
-                self._at_ids.append(q.index_select(1, self.ids[unit]))  # (S, tokens of the unit)
+        for piece in self.pieces(0, len(self.hidden)):
+            if self.trained:
+                if piece.stop - self._first > len(self._q):
+                    # Units that are not whole yet move to the front of the window.
+                    first = self.offsets[len(self._grams)] // self.piece * self.piece
+                    held = self._q[first - self._first : piece.start - self._first].clone()
+                    self._q[: len(held)] = held
+                    self._first = first
+                q = self._q[piece.start - self._first : piece.stop - self._first]
+            nll[piece], low = self._residuals(piece, q)
+            torch.mm(low, self.weight, out=through[piece])
+            while self.trained and len(self._grams) < len(self.offsets) - 1:
+                unit = len(self._grams)
+                start, stop = self.offsets[unit : unit + 2]
+                if stop > piece.stop:
+                    break
+                own = self._q[start - self._first : stop - self._first]  # (S, V), of one unit
+                if self.scale.rows is not None:  # the weight's rows are Q's columns
+                    own /= self.scale.rows
+                small = len(own) <= self.hidden.shape[1]
+                self._grams.append(own @ own.t() if small else None)  # (S, S)
+                if self.ids is not None:
+                    self._at_ids.append(own.index_select(1, self.ids[unit]))  # (S, unit's tokens)
 
     def squared_norms(self) -> Tensor:
         """See `ParameterUse`. By Gram matrices where that is quick and does not cancel."""
@@ -222,16 +197,16 @@ class HeadUse:
             torch.mm(q.t(), self._weighted_hidden(unit), out=total)  # (V, S) times (S, d)
         return out
 
-    def add_to(self, total: Tensor, weights: UnitWeights, beta: int = 1) -> None:
+    def add_to(self, total: Tensor, weights: Tensor, kept: Kept, beta: int = 1) -> None:
         """See `ParameterUse`."""
         assert self.token_weights is not None
-        lengths = torch.tensor(self.offsets, device=weights.values.device).diff()
+        lengths = torch.tensor(self.offsets, device=weights.device).diff()
         last = self.offsets[-1]
-        per_token = weights.values.to(total.dtype).repeat_interleave(lengths)
+        per_token = weights.to(total.dtype).repeat_interleave(lengths)
         per_token = self.token_weights[:last] * per_token
         # Spans of tokens that cover all units whose weight is not zero, and no other unit.
-        if weights.kept is not None:
-            spans = [self.offsets[unit : unit + 2] for unit in weights.kept.tolist()]
+        if isinstance(kept, Tensor):
+            spans = [self.offsets[unit : unit + 2] for unit in kept.tolist()]
         else:
             step = last if self._whole else self.piece
             spans = [[start, min(start + step, last)] for start in range(0, last, step)]
@@ -241,11 +216,30 @@ class HeadUse:
             beta = 1
 
     def _residuals(self, piece: slice, q: Tensor) -> tuple[Tensor, Tensor]:
-        low = q
-        if self.hidden.dtype != q.dtype:
+        """Write Q of a piece into `q`; return its losses, and Q in the format of products.
+
+        `q` is in the format of sums. If it has fewer rows, they are written over and over.
+        """
+        hidden, targets, low = self.hidden[piece], self.targets[piece], q
+        if hidden.dtype != q.dtype:
             shape = (self.piece, len(self.weight))
-            low = self.workspace.take("piece of logits", shape, self.hidden)
-        return residuals(self.hidden[piece], self.weight, self.targets[piece], q, low), low
+            low = self.workspace.take("piece of logits", shape, hidden)
+        torch.mm(hidden, self.weight.t(), out=low)
+        losses = torch.empty(len(hidden), dtype=q.dtype, device=q.device)
+        for start in range(0, len(hidden), self._rows):
+            rows = slice(start, min(start + self._rows, len(hidden)))
+            logits, wanted = low[rows], targets[rows, None]
+            some = q[rows] if len(q) == len(hidden) else q[: rows.stop - start]
+            # A few rows of logits become Q, in both formats.
+            if some.dtype != logits.dtype:
+                some.copy_(logits)
+            of_target, largest = some.gather(1, wanted), some.amax(1, keepdim=True)
+            torch.softmax(some, 1, out=some)
+            losses[rows] = (largest - some.amax(1, keepdim=True).log() - of_target).squeeze(1)
+            some.scatter_add_(1, wanted, torch.full_like(of_target, -1.0))
+            if some.dtype != logits.dtype:
+                logits.copy_(some)
+        return losses, low
 
     def _again(self, start: int, stop: int) -> Tensor:
         """Return Q of some tokens: kept, or made again by the very same products."""
@@ -253,17 +247,14 @@ class HeadUse:
             return self._q[start:stop]
         pieces = list(self.pieces(start, stop))
         first = pieces[0].start
-        q = self._buffer("residuals again", pieces[-1].stop - first)
+        shape = (pieces[-1].stop - first, len(self.weight))
+        q = self.workspace.take("residuals again", shape, self._like)
         for piece in pieces:
             self._residuals(piece, q[piece.start - first : piece.stop - first])
         q = q[start - first : stop - first]
-        self._divide(q)
-        return q
-
-    def _divide(self, q: Tensor) -> None:
-        """Scale Q's columns, which are the weight's rows, in place."""
         if self.scale.rows is not None:
             q /= self.scale.rows
+        return q
 
     def _weighted_hidden(self, unit: int) -> Tensor:
         """Return (S, d) scaled inputs of a unit, times the weights of its tokens."""
@@ -272,6 +263,29 @@ class HeadUse:
         inputs = self.scale.per_column(self.hidden[tokens].to(self.token_weights.dtype))
         return inputs * self.token_weights[tokens, None]
 
-    def _buffer(self, name: str, tokens: int) -> Tensor:
-        like = self.hidden.new_empty(0, dtype=accumulation_dtype(self.hidden))
-        return self.workspace.take(name, (tokens, len(self.weight)), like)
+
+def squared_norms(uses: list[ParameterUse], numbers: int, units: int) -> Tensor:
+    """Return (B,) float64 ‖gradientᵢ‖² of the sum of all uses of a parameter of that many numbers.
+
+    A table that is output layer and embedding has ‖H‖² + ‖E‖² + 2⟨H, E⟩. Where H and E all but
+    cancel, the digits of the sum are lost, and a norm read too small would be clipped to more than
+    C. There, and for other parameters of several uses, the gradient is formed.
+    """
+
+    def formed(start: int, stop: int) -> Tensor:
+        total = uses[0].unit_gradients(start, stop).clone()
+        for use in uses[1:]:
+            total += use.unit_gradients(start, stop)
+        return squares(total)
+
+    match uses:
+        case [use]:
+            return use.squared_norms()
+        case [HeadUse() as head, EmbeddingUse() as embedding] if head.ids is not None:
+            apart = head.squared_norms() + embedding.squared_norms()
+            squared = apart + 2 * head.cross(embedding)
+            for unit in (squared < LEAST_OF_TIED * apart).nonzero().squeeze(1).tolist():
+                squared[unit] = formed(unit, unit + 1)[0]
+            return squared
+    step = max(1, BUFFER_NUMBERS // numbers)
+    return torch.cat([formed(i, min(i + step, units)) for i in range(0, units, step)])
