@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
@@ -280,7 +281,8 @@ def mechanism(
     audited = MechanismAudit(config.policy, fault, *asked)
     with Progress(console=Stderr(stderr=True), disable=quiet, transient=True) as bar:
         task = bar.add_task("attacking", total=audited.outputs)
-        findings = audited.run(lambda: bar.advance(task))
+        findings = audited.run_steps(partial(bar.advance, task))
+        findings += audited.run_releases(partial(bar.advance, task))
     show(audited.to_dict(findings), map(finding_line, findings), as_json)
     # A refuted theorem is worse than a refuted nominal claim, so it is said first.
     if not all(finding.theorem_holds for finding in findings):

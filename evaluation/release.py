@@ -25,8 +25,9 @@ from twinset.files.atomic import sha256_file
 from twinset.files.environment import machine, versions
 from twinset.files.limits import read_text
 from twinset.models.device import AUTO, check_device
-from twinset.privacy.statement.guarantee import guarantee, protects_whole_records
+from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
+from twinset.privacy.statement.theorems import FLAGGED_UNIT
 from twinset.progress import Silent
 from twinset.release.publish import beside
 from twinset.release.share import LEDGER, PRIVACY, check_file_format, check_format
@@ -185,7 +186,7 @@ class Twin:
     @property
     def is_of_whole_records(self) -> bool:
         """Whether the guarantee covers all that a record says, and not only flagged spans."""
-        return protects_whole_records(self.epsilon, self.unit)
+        return self.epsilon is not None and self.unit != FLAGGED_UNIT
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.clipping import ClippingEngine
-from twinset.privacy.mechanism.noise import add_gaussian_
+from twinset.privacy.mechanism.noise import add_gaussian_, add_gaussian_to_each_
 from twinset.privacy.mechanism.randomness import Randomness
 
 from .mechanism import (
@@ -48,11 +48,8 @@ class CrossTermLeftOut(Step):
 
 def norms_of_uses_apart(engine: ClippingEngine, units: int) -> Tensor:
     """(B,) float64 norms in which a parameter's uses are taken to be orthogonal."""
-    squared = torch.zeros(units, dtype=torch.float64)
-    for parameter in engine.parameters:
-        for use in engine._uses_of(parameter):
-            squared += use.squared_norms()
-    return squared.sqrt()
+    apart = [use.squared_norms() for uses in engine._uses.values() for use in uses]
+    return torch.stack(apart).sum(0).sqrt()
 
 
 class SequencesApart(Step):
@@ -64,9 +61,7 @@ class SequencesApart(Step):
 class RealisedBatchSize(Step):
     """Division by the number of records drawn, which depends on the target, as in plain SGD."""
 
-    def divisor(self, units: Units) -> int:
-        """See `Step`."""
-        return len(units)
+    divides = True
 
 
 class OverstatedEvent(Step):
@@ -78,18 +73,16 @@ class OverstatedEvent(Step):
 class KnownSeed(Step):
     """Noise that whoever knows the seed can draw again and subtract."""
 
-    def noise_source(self) -> Randomness:
-        """See `Step`."""
-        self._theirs = Randomness.for_tests(0)  # the attacker's copy of the same stream
-        return Randomness.for_tests(0)
+    seed = 0
 
-    def output(self, units: Units) -> Tensor:
-        """Return what the attacker is left with."""
-        flat = super().output(units)
-        for part in flat.split([shape.numel() for shape in self.shapes]):
-            drawn = torch.zeros_like(part)
-            part -= add_gaussian_(drawn, self.sigma * MAX_GRAD_NORM, self._theirs)
-        return flat
+    def outputs(self, units: Units, count: int) -> Tensor:
+        """Return what the attacker is left with, who draws from the same stream."""
+        if not hasattr(self, "theirs"):
+            self.theirs = Randomness.for_tests(self.seed)
+        noisy = super().outputs(units, count)
+        drawn = [torch.zeros_like(noisy)]
+        add_gaussian_to_each_(drawn, self.sigma * MAX_GRAD_NORM, self.theirs)
+        return noisy - drawn[0]
 
 
 class CountsAsOfOne(LabelCounts):
@@ -103,9 +96,9 @@ class HalvedMarginalNoise(TokenMarginals):
 
     drawn = 1 / 2
 
-    def output(self, present: bool) -> np.ndarray:
+    def outputs(self, present: bool, count: int) -> np.ndarray:
         """See `Release`."""
-        found = super().output(present)
+        found = super().outputs(present, count)
         self.event = GaussianRelease(self.sigma, self.what)
         return found
 
@@ -115,12 +108,10 @@ class MarginalNoiseOfWeightOne(TokenMarginals):
 
     direction = np.sign(TokenMarginals.direction)
 
-    def output(self, present: bool) -> np.ndarray:
+    def outputs(self, present: bool, count: int) -> np.ndarray:
         """See `Release`."""
-        found = self.count_tokens(present, 0.0)  # exact
-        counts = np.concatenate([found.counts[0].ravel(), found.lengths[0].ravel()])
-        noisy = add_gaussian_(torch.from_numpy(counts), self.sigma * LONGEST, self.randomness)
-        return noisy.numpy()
+        exact = torch.from_numpy(self.count_tokens(present, count, 0.0))
+        return add_gaussian_(exact, self.sigma * LONGEST, self.randomness).numpy()
 
 
 class NoiseOfOneStep(TeacherWeights):

@@ -34,7 +34,6 @@ from twinset.privacy.mechanism.counts import (
     release_label_counts,
     release_token_marginals,
 )
-from twinset.privacy.mechanism.counts import TokenMarginals as Marginals
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.mechanism.vector_sum import Descent, Regressions, fit_regressions
 
@@ -47,12 +46,13 @@ OTHERS, TOKENS = 3, 6  # records that are always there; tokens of a row
 WEIGHTS = np.repeat([0.0, 1.0, 0.25], [1, 8, 56])  # of tokens; the first is not counted
 LONGEST = float(np.sqrt(WEIGHTS @ WEIGHTS))
 BINS = LengthBins(len(WEIGHTS), end=0)  # of lengths; the target is as long as the longest
-COUNTED = 100  # others of each label, so that counts stay clear of 0
+COUNTED = 3  # others of each label
 OWNED = 2  # records of the target, where a release counts those of an owner
 DESCENT = Descent(steps=3)  # few: what the attacker sees is the end of all of them
+AT_ONCE = 500  # independent outputs that one call makes
 
 Units = tuple[int, ...]  # numbers of records
-OnOutput = Callable[[], object]  # is called before each output
+OnOutputs = Callable[[int], object]  # is called with how many outputs were made
 
 
 # -- what observations prove -----------------------------------------------------------------------
@@ -125,21 +125,6 @@ def epsilon_lower_bound(present: np.ndarray, absent: np.ndarray, delta: float) -
     return max(0.0, float(final[test, 0]))
 
 
-def attack(
-    observe: Callable[[bool], float], trials: int, delta: float, on_output: OnOutput
-) -> float:
-    """Return the ε that outputs with the target, and as many without it, show at least.
-
-    `observe` makes one output, with the target or without, and returns its score.
-    """
-    scores = np.zeros((2, trials))
-    for row, present in zip(scores, (True, False), strict=True):
-        for trial in range(trials):
-            on_output()
-            row[trial] = observe(present)
-    return epsilon_lower_bound(scores[0], scores[1], delta)
-
-
 # -- a step ----------------------------------------------------------------------------------------
 
 
@@ -159,23 +144,21 @@ class Neighbours:
 def worst_case(device: str = CPU) -> Neighbours:
     """Return the neighbours, the model on a device. Only the token table is trained.
 
-    Seed and target are the worst of 300 × 97: with them, a tied table's norm without its cross term
-    lets a record contribute 1.38 C, and not 1.03 C as with usual weights. The table has 3,104
-    numbers. With few of them the length of the noise would tell little.
+    Seed and target are the worst of 150 × 23: with them, a tied table's norm without its cross term
+    lets a record contribute 1.39 C. The table has 192 numbers: enough for the length of the noise
+    to tell much, and few enough for tens of thousands of outputs.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes: dict[str, Any] = {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 97}
-    torch.manual_seed(190)
-    model: Any = GPT2LMHeadModel(
-        GPT2Config(bos_token_id=0, eos_token_id=0, n_positions=64, **sizes)
-    )
+    torch.manual_seed(121)
+    sizes: dict[str, Any] = {"n_layer": 1, "n_embd": 8, "n_head": 2, "vocab_size": 24}
+    model: Any = GPT2LMHeadModel(GPT2Config(bos_token_id=0, eos_token_id=0, n_positions=8, **sizes))
     with torch.no_grad():
-        model.transformer.ln_f.weight.copy_((1.5 * torch.randn(32)).exp())
-        model.transformer.ln_f.bias.copy_(torch.randn(32))
+        model.transformer.ln_f.weight.copy_((1.5 * torch.randn(8)).exp())
+        model.transformer.ln_f.bias.copy_(torch.randn(8))
     for parameter in model.parameters():
         parameter.requires_grad_(parameter is model.lm_head.weight)
-    target, other = (torch.full((1, 2, TOKENS), token) for token in (85, 5))
+    target, other = (torch.full((1, 2, TOKENS), token) for token in (17, 5))
     rows = torch.cat([other.expand(OTHERS, -1, -1), target])
     return Neighbours(model.to(device_of(device)), rows)
 
@@ -201,6 +184,8 @@ class Step:
     drawn: ClassVar[float] = 1.0  # times σ: the noise that is drawn
     overstated: ClassVar[float] = 1.0  # times the noise in the event: what the ledger is given
     sequences: ClassVar[int] = 2  # clipped together: all of a record
+    seed: ClassVar[int | None] = None  # of the noise
+    divides: ClassVar[bool] = False  # by the size of the batch
 
     def __init__(self, neighbours: Neighbours, target: Target) -> None:
         self.neighbours, self.attacked = neighbours, target
@@ -208,112 +193,117 @@ class Step:
         self.others, self.everyone = tuple(range(last)), tuple(range(last + 1))
         self.randomness = Randomness.from_os()  # of batches
         self.engine = ClippingEngine(neighbours.model, MAX_GRAD_NORM)
-        self.shapes = [parameter.shape for parameter in self.engine.parameters]
+        (table,) = self.engine.parameters  # (V, d)
         weights = torch.full((last + 1,), OTHERS_WEIGHT, dtype=torch.float64)
         weights[-1] = target.weight
-        self.sigma, noise = target.noise_multiplier * self.drawn, self.noise_source()
+        self.sigma = target.noise_multiplier * self.drawn
+        noise = Randomness.from_os() if self.seed is None else Randomness.for_tests(self.seed)
         self.policy = target.policy.policy_class(
             MechanismParams(
                 self.sigma, MAX_GRAD_NORM, 1.0, noise, target.policy, LEAST_SHARE, weights
             )
         )
         # Let the policy believe that the target's direction matters, and clip as it then asks.
-        past = self.split(self.noiseless((last,)))
+        past = self.noiseless((last,))
         self.engine.zero()
         for _ in range(3):
-            self.policy.update_statistics(self.engine.parameters, past)
+            self.policy.update_statistics([table], [past])
         if scales := self.policy.scales():
             self.engine.rescale(scales)
-        shapes = self.policy.noise_shapes(self.engine.parameters)
-        self.noise_shape = torch.cat([shape.flatten() for shape in shapes])  # (parameters,)
+        (self.noise_shape,) = self.policy.noise_shapes([table])  # (V, d)
         # The noiseless sums are the same each time. They and their outputs' moments are kept.
         self.sums: dict[Units, Tensor] = {}
-        self.moments: list[tuple[Tensor, float]] = []
+        self.moments: list[tuple[Tensor, float]] = []  # with the target, and without it
         for units in (self.everyone, self.others):
             self.sums[units] = self.noiseless(units)
-            known = self.split(self.sums[units].clone())  # what is released, but for the noise
-            for scale, total in zip(scales, known, strict=bool(scales)):
-                scale.times_(total)
-            mean = torch.cat([total.flatten() for total in known]) / self.noise_shape
+            known = self.sums[units].clone()  # what is released, but for the noise
+            for scale in scales:
+                scale.times_(known)
             std = self.sigma * MAX_GRAD_NORM * self.policy.noise_scale(units)
-            self.moments.append((mean / self.divisor(units), std / self.divisor(units)))
-
-    def noise_source(self) -> Randomness:
-        """Return what noise is drawn from."""
-        return Randomness.from_os()
-
-    def divisor(self, units: Units) -> int:
-        """Return what an output is divided by. It is public, so the real step's is left out."""
-        return 1
+            by = len(units) if self.divides else 1
+            self.moments.append((known / self.noise_shape / by, std / by))
 
     def noiseless(self, units: Units) -> Tensor:
-        """Return the flat sum (parameters,) of some records that noise will be added to."""
+        """Return the sum (V, d) of some records' clipped gradients, which noise will be added to.
+
+        Its own division is public, so the real step's is left out.
+        """
+        self.engine.zero()
         ids = self.neighbours.rows[list(units)].flatten(0, 1)  # (2 units, T)
         mask = torch.ones_like(ids, dtype=torch.bool)
         mask[:, 0] = False
         rows, limits = Sequences(ids, mask, self.sequences), self.policy.limits(units)
-        self.engine.zero()
         self.engine.add(rows, lambda means, counts: means.sum(1), limits)
-        return torch.cat([total.flatten() for total in self.engine.sums])
+        return self.engine.sums[0].clone()
 
-    def split(self, flat: Tensor) -> list[Tensor]:
-        """Return views of a flat tensor in the parameters' shapes."""
-        parts = flat.split([shape.numel() for shape in self.shapes])
-        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+    def outputs(self, units: Units, count: int) -> Tensor:
+        """Return noisy outputs (count, V, d) over the policy's scales, which the attacker knows.
 
-    def output(self, units: Units) -> Tensor:
-        """Return one flat noisy output, divided by the policy's scales: the attacker knows them."""
-        flat = self.sums[units].clone()
-        _, self.event = self.policy.release(self.split(flat), units)
-        return flat / self.noise_shape / self.divisor(units)
+        One release of many copies of the sum is as many releases: the noise of each is its own.
+        """
+        copies = self.sums[units].repeat(count, 1, 1)
+        (noisy,), self.event = self.policy.release([copies], units)
+        return noisy / self.noise_shape / (len(units) if self.divides else 1)
 
-    def observe(self, with_target: bool) -> float:
-        """Take one output. Return log p(output | present) - log p(output | absent)."""
-        output = self.output(self.everyone if with_target else self.others)
+    def log_ratios(self, with_target: bool, count: int) -> np.ndarray:
+        """Make outputs. Return (count,) log p(output | present) - log p(output | absent)."""
+        units, ratios = self.everyone if with_target else self.others, np.empty(count)
         (mean, std), (other_mean, other_std) = self.moments
-        square, other_square = (
-            float((output - each).double().square().sum()) / (2 * spread**2)
-            for each, spread in self.moments
-        )
-        widening = math.log(other_std / std) if std != other_std else 0.0
-        return other_square - square + output.numel() * widening
+        widening = mean.numel() * math.log(other_std / std)
+        for start in range(0, count, AT_ONCE):
+            outputs = self.outputs(units, min(AT_ONCE, count - start)).double()
+            squares = (outputs - mean).square().sum((1, 2)) / (2 * std**2)
+            others = (outputs - other_mean).square().sum((1, 2)) / (2 * other_std**2)
+            ratios[start : start + AT_ONCE] = (others - squares + widening).cpu().numpy()
+        return ratios
 
 
 def audit_step(
     step: Step,
     trials: int,
     delta: float,
-    on_output: OnOutput,
+    on_outputs: OnOutputs = lambda count: None,
     steps: int = 1,
     sample_rate: float = 1.0,
 ) -> Finding:
-    """Attack one step over the whole table, or steps into which the target is drawn by Poisson."""
+    """Attack one step over the whole table, or steps into which the target is drawn by Poisson.
 
-    def observe(with_target: bool) -> float:
-        drawn = [with_target] * steps
-        if with_target and sample_rate < 1:
-            batches = poisson_batches(1, sample_rate, steps, step.randomness)
-            drawn = [len(batch) > 0 for batch in batches]
-        ratios = np.array([step.observe(each) for each in drawn])  # (steps,)
+    Args:
+        step: what is attacked.
+        trials: outputs with the target, and as many without.
+        delta: δ of the claim.
+        on_outputs: is notified.
+        steps: that one output consists of.
+        sample_rate: q.
+    """
+    scores = []
+    for present in (True, False):
+        drawn = np.full(trials * steps, present)
+        if present and sample_rate < 1:
+            batches = poisson_batches(1, sample_rate, trials * steps, step.randomness)
+            drawn = np.array([len(batch) > 0 for batch in batches])
+        ratios = np.empty(len(drawn))
+        for with_target in (True, False):
+            chosen = drawn == with_target
+            ratios[chosen] = step.log_ratios(with_target, int(chosen.sum()))
         if sample_rate < 1:  # the attacker does not know whether the target was drawn
             ratios = np.logaddexp(np.log1p(-sample_rate), np.log(sample_rate) + ratios)
-        return float(ratios.sum())
-
-    bound = attack(observe, trials, delta, on_output)
+        scores.append(ratios.reshape(trials, steps).sum(1))
+        on_outputs(trials)
+    bound = epsilon_lower_bound(scores[0], scores[1], delta)
     # The event that came with the last release, as the ledger would take it.
     event, weight, sigma = step.event, step.attacked.weight, step.attacked.noise_multiplier
     if isinstance(event, SubsampledGaussian | IndividualGaussian):
         noise = event.noise_multiplier * step.overstated
         event = replace(event, noise_multiplier=noise, sample_rate=sample_rate, steps=steps)
     covered = epsilon([event], delta, weight)
-    claimed = covered
+    claimed, more = covered, None
     if step.policy.claims_more:  # what the paper claims of steps with this batch
         sigma *= step.policy.noise_scale(step.everyone)
-        claimed = epsilon([SubsampledGaussian(sigma, sample_rate, steps)], delta)
+        claimed, more = epsilon([SubsampledGaussian(sigma, sample_rate, steps)], delta), covered
     what = "one step" if steps == 1 else f"{steps} steps at sample rate {sample_rate:g}"
     if step.policy.weighs:
         what += f", privacy weight {weight:g}"
-    more = covered if step.policy.claims_more else None
     return Finding(what, claimed, bound, delta, trials, more)
 
 
@@ -321,7 +311,10 @@ def audit_step(
 
 
 class Release:
-    """One release as twinset makes it, on tables that differ in the unit that moves it furthest."""
+    """One release as twinset makes it, on tables that differ in the unit that moves it furthest.
+
+    Many releases are made in one: of tables that have no label, and so no number, in common.
+    """
 
     what: ClassVar[str]
     direction: ClassVar[np.ndarray]  # what the target adds, up to a factor
@@ -332,8 +325,8 @@ class Release:
         self.noise_multiplier = noise_multiplier * self.drawn
         self.event: Event = GaussianRelease(noise_multiplier, self.what)
 
-    def output(self, present: bool) -> np.ndarray:
-        """Return flat noisy numbers, with the target or without, and note the event to record."""
+    def outputs(self, present: bool, count: int) -> np.ndarray:
+        """Return noisy numbers (count, n), with targets or without; note the event to record."""
         raise NotImplementedError
 
 
@@ -344,13 +337,17 @@ class LabelCounts(Release):
     direction = np.array([1.0, 0.0])
     most: ClassVar[int] = OWNED  # records of an owner that noise is made for
 
-    def output(self, present: bool) -> np.ndarray:
+    def outputs(self, present: bool, count: int) -> np.ndarray:
         """See `Release`."""
-        labels = ["a", "b"] * COUNTED + ["a"] * OWNED * present
+        table = ["a", "b"] * COUNTED + ["a"] * OWNED * present
         counts, self.event = release_label_counts(
-            labels, ["a", "b"], self.noise_multiplier, self.randomness, self.most
+            [(number, label) for number in range(count) for label in table],
+            [(number, label) for number in range(count) for label in "ab"],
+            self.noise_multiplier,
+            self.randomness,
+            self.most,
         )
-        return np.array(counts, float)
+        return np.array(counts, float).reshape(count, 2)
 
 
 class TokenMarginals(Release):
@@ -359,21 +356,27 @@ class TokenMarginals(Release):
     what = "token marginals"
     direction = np.concatenate([np.zeros_like(WEIGHTS), WEIGHTS, np.eye(2 * len(BINS))[-1]])
 
-    def count_tokens(self, present: bool, noise_multiplier: float) -> Marginals:
-        """Return the marginals of the others, and of a target that has every token."""
-        target = [[(range(len(WEIGHTS)), (1,))]] * present
-        units = [[(range(1, 3), (0,))]] * OTHERS + target
+    def count_tokens(self, present: bool, count: int, noise_multiplier: float) -> np.ndarray:
+        """Return counts (count, 2, V) and then lengths (count, 2, B) in one row of each table.
+
+        They are of the others, and of a target that has every token.
+        """
+        units = []
+        for number in range(count):  # two label values of its own for each table
+            units.append([(range(1, 3), (2 * number,))])
+            units += [[(range(len(WEIGHTS)), (2 * number + 1,))]] * present
         weights = TokenWeights(WEIGHTS, LONGEST)
         found, event = release_token_marginals(
-            units, [2], weights, noise_multiplier, self.randomness, BINS
+            units, [2 * count], weights, noise_multiplier, self.randomness, BINS
         )
         self.event = event or self.event
-        return found
+        parts = [found.counts[0].reshape(count, -1), found.lengths[0].reshape(count, -1)]
+        return np.concatenate(parts, 1)
 
-    def output(self, present: bool) -> np.ndarray:
+    def outputs(self, present: bool, count: int) -> np.ndarray:
         """See `Release`."""
-        found = self.count_tokens(present, self.noise_multiplier)
-        return np.concatenate([(found.counts[0] * WEIGHTS).ravel(), found.lengths[0].ravel()])
+        factors = np.concatenate([WEIGHTS, WEIGHTS, np.ones(2 * len(BINS))])
+        return self.count_tokens(present, count, self.noise_multiplier) * factors
 
 
 class TeacherWeights(Release):
@@ -385,11 +388,12 @@ class TeacherWeights(Release):
     what = "teacher"
     direction = np.array([1.0, -1.0])
 
-    def output(self, present: bool) -> np.ndarray:
-        """See `Release`."""
-        data = Regressions([np.ones((1, 1))], [np.zeros(1, np.int64)], [2], [[0]] * present, 1)
+    def outputs(self, present: bool, count: int) -> np.ndarray:
+        """See `Release`. Each target has a direction, and so a weight of each class, of its own."""
+        units = [[number] for number in range(count)] if present else []
+        data = Regressions([np.eye(count)], [np.zeros(count, np.int64)], [2], units, 1)
         (weights,) = fit_regressions(data, self.noise_multiplier, self.randomness, DESCENT)
-        return weights.ravel()
+        return weights.T  # (2, count) → (count, 2)
 
 
 RELEASES: dict[str, type[Release]] = {
@@ -397,11 +401,22 @@ RELEASES: dict[str, type[Release]] = {
 }
 
 
-def audit_release(release: Release, trials: int, delta: float, on_output: OnOutput) -> Finding:
-    """Attack a release: the others and the target, or the others alone."""
+def audit_release(
+    release: Release, trials: int, delta: float, on_outputs: OnOutputs = lambda count: None
+) -> Finding:
+    """Attack a release: the others and the target, or the others alone.
 
-    def observe(present: bool) -> float:
-        return float(release.output(present) @ release.direction)
-
-    bound = attack(observe, trials, delta, on_output)
+    Args:
+        release: what is attacked.
+        trials: outputs with the target, and as many without.
+        delta: δ of the claim.
+        on_outputs: is notified.
+    """
+    scores = np.empty((2, trials))
+    for row, present in zip(scores, (True, False), strict=True):
+        for start in range(0, trials, AT_ONCE):
+            outputs = release.outputs(present, min(AT_ONCE, trials - start))
+            row[start : start + AT_ONCE] = outputs @ release.direction
+            on_outputs(len(outputs))
+    bound = epsilon_lower_bound(scores[0], scores[1], delta)
     return Finding(release.what, epsilon([release.event], delta), bound, delta, trials)

@@ -43,8 +43,8 @@ class MechanismAudit:
     """What to attack, and how hard.
 
     Example:
-        `MechanismAudit(PolicyConfig("adaptive"), trials=2000).run()` attacks adaptive noise, and
-        what every run releases once. With a fault it attacks what is broken so, and nothing else.
+        `MechanismAudit(PolicyConfig("adaptive"), trials=2000).run_steps()` attacks adaptive noise.
+        With a fault, `run_steps` or `run_releases` attacks what is broken so, and nothing else.
     """
 
     policy: PolicyConfig = PolicyConfig()
@@ -72,16 +72,12 @@ class MechanismAudit:
 
     @property
     def outputs(self) -> int:
-        """How often `on_output` will be called."""
+        """How many outputs `on_outputs` will be told of."""
         releases = len(RELEASES) if self.fault is None else self.fault in RELEASE_FAULTS
         return self.trials * (4 * len(self.weights) + 2 * releases)
 
-    def run(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
-        """Return what was found of steps and of releases."""
-        return [*self.run_steps(on_output), *self.run_releases(on_output)]
-
     def run_steps(
-        self, on_output: Callable[[], object] = lambda: None, is_single: bool = False
+        self, on_outputs: Callable[[int], object] = lambda count: None, is_single: bool = False
     ) -> list[Finding]:
         """Return what was found for a single step and for a run, by the target's privacy weight."""
         findings = []
@@ -90,17 +86,17 @@ class MechanismAudit:
             step = FAULTS.get(self.fault or "", Step)(worst_case(self.device), target)
             try:
                 for many in ((),) if is_single else ((), (self.steps, self.sample_rate)):
-                    taken = step, self.trials, self.delta, on_output
+                    taken = step, self.trials, self.delta, on_outputs
                     findings.append(audit_step(*taken, *many))
             finally:
                 step.engine.close()
         return findings
 
-    def run_releases(self, on_output: Callable[[], object] = lambda: None) -> list[Finding]:
+    def run_releases(self, on_outputs: Callable[[int], object] = lambda count: None) -> list[Finding]:
         """Return what was found of what a run releases once, whatever its policy."""
         kinds = RELEASES if self.fault is None else RELEASE_FAULTS
         return [
-            audit_release(kind(self.noise_multiplier), self.trials, self.delta, on_output)
+            audit_release(kind(self.noise_multiplier), self.trials, self.delta, on_outputs)
             for name, kind in kinds.items()
             if self.fault in (None, name)
         ]
@@ -144,7 +140,7 @@ def main(
     delta: float = 0.05,
     output: Path = RESULTS / "mechanism.md",
 ) -> None:
-    """Audit everything many times over: about an hour on one core."""
+    """Audit everything many times over: some minutes on one core."""
     # Every registered policy, once for each form that differs, then what a run releases once, and
     # last what is broken on purpose, by a single step.
     cases: dict[str, Callable[[], list[Finding]]] = {}

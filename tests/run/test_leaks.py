@@ -287,7 +287,9 @@ def breaks(error):
 
 DEEP_INSIDE = {
     "twinset.training.loop.StepReport": RuntimeError(f"what is {MARKER}?"),
-    "twinset.privacy.mechanism.noise._add": OSError(errno.ENAMETOOLONG, "too long", MARKER),
+    "twinset.privacy.mechanism.noise.GaussianGrid.add": OSError(
+        errno.ENAMETOOLONG, "too long", MARKER
+    ),
     "twinset.release.share.render_card": SystemExit(MARKER),
 }
 

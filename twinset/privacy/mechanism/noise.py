@@ -28,6 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -86,8 +87,9 @@ def add_gaussian_(
         tensor: float32 or float64, of any shape and on any device.
         std: standard deviation; 0, or from 1e-30 to 1e30.
         randomness: its noise streams are used, all of them at once where there is much to draw.
-        scales: as many, above 0, functions of what was released before. Each element has its own
-            standard deviation, std times its scale, and its own grid, which follows from that.
+        scales: one for each element, or for each of several tensors in one (k, *shape): above 0,
+            functions of what was released before. Each element has its own standard deviation, std
+            times its scale, and its own grid, which follows from that.
 
     Raises:
         TypeError: the tensor is of another precision. Noise rounded to 8 bits is not Gaussian.
@@ -98,12 +100,21 @@ def add_gaussian_(
     with torch.no_grad():
         stds: Scale = float(std)
         if scales is not None:
-            stds = std * scales.detach().cpu().double().flatten().numpy()
+            own = scales.detach().cpu().double().expand(tensor.shape)
+            stds = std * own.flatten().numpy()
         _check([tensor], std, [stds])
         if std == 0:
             return tensor
         flat = tensor.detach().cpu().contiguous().view(-1)  # (n,)
-        _add(flat.numpy(), stds, randomness)
+        grids = list(map(GaussianGrid, randomness.noise, randomness.refinement))
+        if len(flat) < THREADS_FROM:
+            grids[0].add(flat.numpy(), stds, grid_step(stds))
+        else:  # each stream has its part, side by side
+            count, many = len(grids), isinstance(stds, np.ndarray)
+            parts = np.array_split(flat.numpy(), count)
+            each = np.array_split(stds, count) if many else [stds] * count
+            with ThreadPoolExecutor(min(count, torch.get_num_threads())) as pool:
+                list(pool.map(GaussianGrid.add, grids, parts, each, map(grid_step, each)))
         if not (tensor.is_cpu and tensor.is_contiguous()):  # its flat form was a copy
             tensor.copy_(flat.view(tensor.shape))
     return tensor
@@ -139,7 +150,10 @@ def add_gaussian_to_each_(
         return
     with torch.no_grad():
         flat = [tensor.detach().reshape(-1) for tensor in tensors]
-        stds = [std * scale.detach().double().reshape(-1) for scale in scales]
+        stds = [
+            std * scale.detach().double().expand(tensor.shape).reshape(-1)
+            for scale, tensor in zip(scales, tensors, strict=bool(scales))
+        ]
         _check(tensors, std, [std, *stds])
         _add_there(flat, stds or std, randomness)
         for tensor, numbers in zip(tensors, flat, strict=True):
@@ -157,19 +171,6 @@ def _check(tensors: Sequence[torch.Tensor], std: float, stds: Sequence[Any]) -> 
         raise ValueError(
             f"a standard deviation must be 0, or from {LEAST_STD:g} to {LARGEST_STD:g}, not {std}"
         )
-
-
-def _add(numbers: np.ndarray, std: Scale, randomness: Randomness) -> None:
-    """Give each stream its part of many numbers, side by side, or the first one all of a few."""
-    import torch
-
-    grids = list(map(GaussianGrid, randomness.noise, randomness.refinement))
-    if len(numbers) < THREADS_FROM:
-        return grids[0].add(numbers, std, grid_step(std))
-    parts = np.array_split(numbers, len(grids))
-    stds = np.array_split(std, len(grids)) if isinstance(std, np.ndarray) else [std] * len(grids)
-    with ThreadPoolExecutor(min(len(grids), torch.get_num_threads())) as pool:
-        list(pool.map(GaussianGrid.add, grids, parts, stds, map(grid_step, stds)))
 
 
 # -- the grid --------------------------------------------------------------------------------------
@@ -394,6 +395,7 @@ def refined(words: np.ndarray, turns: np.ndarray, more: np.ndarray) -> np.ndarra
     return np.sqrt(-2.0 * logs) * np.stack([np.cos(angle), np.sin(angle)])
 
 
+@dataclass
 class ExactPair:
     """Level 3: sqrt(-2 ln u) · cos 2πv and sqrt(-2 ln u) · sin 2πv of uniform u and v, exactly.
 
@@ -403,14 +405,14 @@ class ExactPair:
         stream: source of all further bits.
     """
 
-    def __init__(self, word: tuple[int, int], turn: tuple[int, int], stream: KeyStream) -> None:
-        (self._word, self._word_bits), (self._turn, self._turn_bits) = word, turn
-        self._stream = stream
+    word: tuple[int, int]
+    turn: tuple[int, int]
+    stream: KeyStream
 
     def take(self, word: int, turn: int) -> None:
         """Append `MORE_BITS` bits to each."""
-        self._word, self._word_bits = self._word << MORE_BITS | word, self._word_bits + MORE_BITS
-        self._turn, self._turn_bits = self._turn << MORE_BITS | turn, self._turn_bits + MORE_BITS
+        self.word = self.word[0] << MORE_BITS | word, self.word[1] + MORE_BITS
+        self.turn = self.turn[0] << MORE_BITS | turn, self.turn[1] + MORE_BITS
 
     def nearest(self, total: float, std: float, step: float, *, sine: bool) -> float:
         """Return the multiple of `step` nearest to total + std · Z, Z the cosine or the sine.
@@ -419,11 +421,12 @@ class ExactPair:
         """
         whole, ratio = Fraction(total) / Fraction(step), Fraction(std) / Fraction(step)
         while True:
-            if self._word:  # 0 has no logarithm
+            (word, word_bits), (turn_word, turn_bits) = self.word, self.turn
+            if word:  # 0 has no logarithm
                 context = MPIntervalContext()  # of its own: precision is a property of a context
-                context.prec = max(self._word_bits, self._turn_bits) + GUARD_BITS
-                u = context.mpf([self._word, self._word + 1]) / 2**self._word_bits
-                turn = context.mpf([self._turn, self._turn + 1]) / 2**self._turn_bits
+                context.prec = max(word_bits, turn_bits) + GUARD_BITS
+                u = context.mpf([word, word + 1]) / 2**word_bits
+                turn = context.mpf([turn_word, turn_word + 1]) / 2**turn_bits
                 wave = (context.sin if sine else context.cos)(2 * context.pi * turn)
                 ends = (context.sqrt(-2 * context.log(u)) * wave)._mpi_
                 low, high = (
@@ -432,7 +435,7 @@ class ExactPair:
                 )
                 if low == high:
                     return float(low * Fraction(step))
-            self.take(*self._stream.fill(np.empty(2, np.uint64)).tolist())
+            self.take(*self.stream.fill(np.empty(2, np.uint64)).tolist())
 
 
 # -- noise for a GPU -------------------------------------------------------------------------------

@@ -128,11 +128,12 @@ def poisson_batches(
     last = np.uint64(int(sample_rate * 2**64) - 1)
     words = np.empty(min(n, AT_ONCE), np.uint64)
 
-    def batch() -> np.ndarray:
-        drawn = [
-            start + np.flatnonzero(randomness.sampling.fill(words[: n - start]) <= last)
-            for start in range(0, n, AT_ONCE)
-        ]
-        return np.concatenate(drawn)
-
-    return (batch() for _ in range(steps))
+    return (
+        np.concatenate(
+            [
+                start + np.flatnonzero(randomness.sampling.fill(words[: n - start]) <= last)
+                for start in range(0, n, AT_ONCE)
+            ]
+        )
+        for _ in range(steps)
+    )
