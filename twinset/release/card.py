@@ -30,7 +30,6 @@ from twinset.privacy.statement.guarantee import (
     Guarantee,
     belief_sentence,
     guarantee,
-    protects_whole_records,
 )
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT
@@ -173,7 +172,7 @@ def render_header(
     """
     import yaml
 
-    private = protects_whole_records(numbers["epsilon"], numbers["unit"])
+    private = numbers["epsilon"] is not None and numbers["unit"] != FLAGGED_UNIT
     reader, options = _READERS[format.split(".")[0]]  # "csv.gz" is read as "csv" is
     config = {"config_name": "default", "data_files": f"twin.{format}"}
     header = {

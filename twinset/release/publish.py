@@ -62,15 +62,21 @@ def _check_place(output: Path, overwrite: bool) -> None:
 def publish(share: Path, output: Path, overwrite: bool = False) -> None:
     """Copy the shared files beside the user's other files: all three of them, or none.
 
+    Files that stand there and are the same already, from a run that was stopped, are replaced.
+
     Args:
         share: the finished run's `share/`, with one `twin.*`, `README.md` and `privacy.json`.
         output: the twin's new name. `beside` names the others.
-        overwrite: whether files of these names may be replaced.
+        overwrite: whether other files of these names may be replaced.
 
     Raises:
         InputError: as `check_output`, or the disk is full. Files that stood there still do.
     """
-    _check_place(output, overwrite)
+    (twin,), (card, privacy) = share.glob("twin.*"), beside(output)
+    pairs = [(twin, output), (share / CARD, card), (share / PRIVACY, privacy)]
+    there = [pair for pair in pairs if pair[1].is_file()]
+    is_same = all(sha256_file(source) == sha256_file(target) for source, target in there)
+    _check_place(output, overwrite or is_same)
     with (
         writing(output),
         tempfile.TemporaryDirectory(prefix=f".{output.name}.partial-", dir=output.parent) as name,
@@ -78,7 +84,6 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
         new, old = Path(name, "new"), Path(name, "old")
         new.mkdir()
         old.mkdir()
-        pairs = _pair_files(share, output)
         # Copies may fail on a full disk. Nothing of the user's was touched by then.
         for source, target in pairs:
             shutil.copyfile(source, new / target.name)
@@ -94,21 +99,3 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
                 if (old / target.name).exists():
                     os.replace(old / target.name, target)
             raise
-
-
-def publish_again(share: Path, output: Path, overwrite: bool = False) -> None:
-    """Publish files that may be published already. Equal files that stand there are replaced.
-
-    Raises:
-        InputError: as `publish`.
-    """
-    there = [pair for pair in _pair_files(share, output) if pair[1].is_file()]
-    is_same = all(sha256_file(source) == sha256_file(target) for source, target in there)
-    publish(share, output, overwrite or is_same)
-
-
-def _pair_files(share: Path, output: Path) -> list[tuple[Path, Path]]:
-    """Return each of the three shared files with the place it is to stand at."""
-    (twin,) = share.glob("twin.*")
-    card, privacy = beside(output)
-    return [(twin, output), (share / CARD, card), (share / PRIVACY, privacy)]

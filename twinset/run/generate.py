@@ -26,7 +26,7 @@ from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress, Silent
-from twinset.release.publish import check_output, publish, publish_again
+from twinset.release.publish import check_output, publish
 from twinset.release.share import LEDGER, PRIVACY, check_file_format
 from twinset.release.verify import verify
 from twinset.run import run_folder, story
@@ -409,5 +409,5 @@ def hand_out_again(
     if not twin.name.endswith(f".{paths.twin_format(source.name)}"):
         command = run_folder.sampling_command(root)
         raise InputError(f"{root}: its twin is {twin.name}; {command} writes others")
-    publish_again(twin.parent, paths.output, paths.overwrite)
+    publish(twin.parent, paths.output, paths.overwrite)
     return replace(made, twin=paths.output)
