@@ -245,12 +245,13 @@ def verify(
     """Check a shared twin against its own ledger; needs no model and no private data."""
     from dataclasses import asdict
 
+    from twinset.privacy.statement.wording import paragraphs
     from twinset.release.verify import verify as check
 
     report = check(path)
     lines = [
         *(f"ok: {line}" for line in report.checked),
-        *report.guarantee.paragraphs,
+        *paragraphs(report.guarantee.sentence),
         *(f"cannot be shown by this check: {line}" for line in report.cannot_show),
     ]
     show(asdict(report), lines, as_json)

@@ -102,8 +102,10 @@ def show(data: Any, lines: Iterable[str], as_json: bool) -> None:
 
 def show_result(result: Result, as_json: bool) -> None:
     """Print what a run made and what is guaranteed of it."""
+    from twinset.privacy.statement.wording import paragraphs
+
     claim = result.guarantee
     made: dict[str, Any] = {"run": result.run, "twin": result.twin, "rows": result.rows}
     lines = [f"{name}: {value}" for name, value in made.items() if value]
     stated = {"epsilon": claim.epsilon, "delta": claim.delta, "guarantee": claim.sentence}
-    show(made | stated, [*lines, *claim.paragraphs], as_json)
+    show(made | stated, [*lines, *paragraphs(claim.sentence)], as_json)

@@ -9,12 +9,11 @@ without the other, for adding or removing one record:
 `prv_epsilon` computes the same number with other code: the PRV accountant of Opacus. It is a
 witness, never a source of a guarantee.
 
-`group_bound` and `group_epsilon` go from one record to γ together: what record-level training means
-for a person with several. The first takes ε and δ of one record, and both grow. The second takes
-what was done and keeps δ. For subsampled steps neither is tight: the tests compare with an
-accountant of the group's own mixture (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with
-sampling via mixture of Gaussians mechanisms", theorem 3.1), which finds less. Neither is needed
-where a person is one unit, with one clip and one draw for all records together.
+`group_epsilon` goes from one record to γ together: what record-level training means for a person
+with several. For subsampled steps it is not tight: the tests compare with an accountant of the
+group's own mixture (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via
+mixture of Gaussians mechanisms", theorem 3.1), which finds less. It is not needed where a person is
+one unit, with one clip and one draw for all records together.
 """
 
 from __future__ import annotations
@@ -47,7 +46,6 @@ _LARGEST_MULTIPLIER = 1e6
 _COARSE = 0.8  # of a bound: an ε below this share of it deserves a grid of its own
 _STEP = 0.9  # of the search for a δ: each is smaller than the last, and the largest that will do
 _SMALLEST_DELTA = 1e-300
-_LARGEST = 700.0  # e to a larger power is no float
 
 _WITNESS_ERROR = 0.01  # of ε: bound of the PRV accountant's own error
 _WITNESS_POINTS = 1 << 22  # of its grid, at most: seconds, and some hundred megabytes
@@ -315,16 +313,14 @@ def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -
         return math.inf
 
     # The smallest ε ≥ 0 with Σ masses (1 - e^(ε - losses))₊ ≤ what is allowed, rounded up.
-    def spent(epsilon: float) -> float:
-        above = int(np.searchsorted(losses, epsilon))
-        return float(masses[above:] @ -np.expm1(epsilon - losses[above:]))
-
-    lower, upper = 0.0, max(0.0, float(losses[-1]))
-    if spent(lower) <= allowed:
-        return 0.0
+    lower, middle, upper = 0.0, 0.0, max(0.0, float(losses[-1]))  # 0 is looked at first
     while upper - lower > _EPSILON_ERROR * upper:
+        above = int(np.searchsorted(losses, middle))
+        if masses[above:] @ -np.expm1(middle - losses[above:]) <= allowed:
+            upper = middle
+        else:
+            lower = middle
         middle = (lower + upper) / 2
-        lower, upper = (lower, middle) if spent(middle) <= allowed else (middle, upper)
     return upper * (1 + _EPSILON_ERROR)
 
 
@@ -502,48 +498,15 @@ def calibrate_noise_multiplier(
 # -- from one record to a group --------------------------------------------------------------------
 
 
-def group_bound(epsilon: float, delta: float, size: int) -> tuple[float, float]:
-    """Return what (ε, δ)-differential privacy of one record is for `size` records together.
-
-    Guarantee: adding or removing any γ records is (γε, δ (e^γε - 1) / (e^ε - 1))-differentially
-    private, whatever the mechanism: γ steps of one record each (Vadhan 2017, proof of lemma 2.2).
-    A δ of 1 says nothing.
-
-    Args:
-        epsilon: ε of one record.
-        delta: δ of one record.
-        size: γ.
-
-    Raises:
-        ValueError: there is no such group.
-
-    >>> group_bound(0.0, 1e-5, 2)
-    (0.0, 2e-05)
-    """
-    if size < 1:
-        raise ValueError(f"a group has at least one record, not {size}")
-    if math.isinf(epsilon):
-        return math.inf, 1.0
-    steps = math.exp(min(_log_geometric_sum(epsilon, size), _LARGEST))
-    return size * epsilon, min(1.0, delta * steps)
-
-
-def _log_geometric_sum(epsilon: float, size: int) -> float:
-    """Return log of 1 + e^ε + … + e^(γ-1)ε."""
-    if epsilon == 0:
-        return math.log(size)
-    shares = math.expm1(-size * epsilon) / math.expm1(-epsilon)
-    return (size - 1) * epsilon + math.log(shares)
-
-
 def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
     """Return an upper bound of the ε that the events spent on `size` records together, at `delta`.
 
     Guarantee: whoever sees the output of every event sees an (ε, δ)-differentially private function
     of the records, for adding or removing any γ records at once. No event: 0. Any access without
     noise: ∞. One record: `epsilon`. It is the smaller of two upper bounds. With subsampling
-    ignored, a group moves each sum by at most γ times what a record does. The other is
-    `group_bound` of ε, at a δ of one record so small that the group's is the wanted one.
+    ignored, a group moves each sum by at most γ times what a record does. Whatever the mechanism,
+    (ε, δ) of one record is (γε, δ (1 + e^ε + … + e^(γ-1)ε)) of γ, by γ steps of one record each
+    (Vadhan 2017, proof of lemma 2.2), at a δ of one record so small that the group's is as wanted.
 
     Args:
         events: what was spent; `IndividualGaussian` counts as for records of weight 0.
@@ -567,7 +530,11 @@ def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
     alone = delta / size  # δ of one record; it shrinks until it spreads to at most `delta`
     while alone > _SMALLEST_DELTA:
         spent = epsilon(events, alone)
-        most = math.exp(math.log(delta) - _log_geometric_sum(spent, size))
+        log_sum = math.log(size)  # of 1 + e^ε + … + e^(γ-1)ε
+        if spent:
+            shares = math.expm1(-size * spent) / math.expm1(-spent)
+            log_sum = (size - 1) * spent + math.log(shares)
+        most = math.exp(math.log(delta) - log_sum)
         if alone <= most:
             return min(plain, size * spent)
         alone = _STEP * most

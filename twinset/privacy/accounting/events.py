@@ -88,21 +88,15 @@ class IndividualGaussian(_Checked):
         super().__post_init__()
         self.at(1.0)
 
-    def share(self, weight: float) -> float:
-        """Return c(ρ) of a record of this privacy weight.
+    def at(self, weight: float) -> SubsampledGaussian:
+        """Return what was released, from the view of a record of this privacy weight.
 
-        >>> IndividualGaussian(1.0, 0.1, 5, 0.5).share(0.5)
-        0.75
+        >>> IndividualGaussian(1.5, 0.1, 5, 0.5).at(0.5).noise_multiplier
+        2.0
         """
         if not 0 <= weight <= 1:
             raise ValueError(f"a privacy weight lies between 0 and 1: {weight}")
-        return 1.0 - weight * (1.0 - self.least_share)
-
-    def at(self, weight: float) -> SubsampledGaussian:
-        """Return what was released, from the view of a record of this privacy weight."""
-        multiplier = self.noise_multiplier
-        if weight:
-            multiplier = multiplier / self.share(weight)
+        multiplier = self.noise_multiplier / (1.0 - weight * (1.0 - self.least_share))
         return SubsampledGaussian(multiplier, self.sample_rate, self.steps)
 
 

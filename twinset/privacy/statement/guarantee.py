@@ -58,27 +58,9 @@ class Guarantee:
     by_weight: tuple[tuple[float, float, float], ...] = ()
 
     @property
-    def paragraphs(self) -> list[str]:
-        """The sentence for people, in paragraphs.
-
-        Joined by blanks they are all of the sentence: nothing is left out and nothing added. See
-        `wording.paragraphs`.
-        """
-        return wording.paragraphs(self.sentence)
-
-    @property
     def is_of_whole_records(self) -> bool:
         """Whether something is guaranteed, and of all that a record says, not of spans alone."""
-        return protects_whole_records(self.epsilon, self.unit)
-
-
-def protects_whole_records(epsilon: float | None, unit: str) -> bool:
-    """Return whether a guarantee with this ε and unit is one of all that a record says.
-
-    >>> protects_whole_records(3.0, "record"), protects_whole_records(None, "record")
-    (True, False)
-    """
-    return epsilon is not None and unit != FLAGGED_UNIT
+        return self.epsilon is not None and self.unit != FLAGGED_UNIT
 
 
 def is_covered(policy: str, form: str) -> bool:
@@ -104,8 +86,11 @@ def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
     ledger names a size of groups, the sentence has (ε_m, δ) for adding or removing up to m records
     at once (`accountant.group_epsilon`), or says that there is no guarantee for them.
     """
+    theorem = THEOREMS.get((ledger.policy, ledger.policy_form), UNIFORM)
+    masked = [event.detector for event in ledger.events if isinstance(event, MaskedAccess)]
+    is_flagged = ledger.unit == FLAGGED_UNIT
     # Masked texts may be taken as known, and then an access to them reveals nothing else.
-    masked_are_known = _theorem(ledger).masks_texts and ledger.unit == FLAGGED_UNIT
+    masked_are_known = theorem.masks_texts and is_flagged
     events = [e for e in ledger.events if not (masked_are_known and isinstance(e, MaskedAccess))]
     spent = epsilon(events, ledger.delta)
     reasons = [
@@ -114,7 +99,7 @@ def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
             for event in ledger.events
             if isinstance(event, NonPrivateAccess)
         ),
-        *(reason for holds, reason in _assumptions(ledger, spent) if not holds),
+        *(reason for holds, reason in _assumptions(ledger, theorem, spent) if not holds),
     ]
     if reasons:
         return Guarantee(
@@ -129,19 +114,26 @@ def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
     of_group = None  # ε of `group_size` records together, at the ledger's δ
     if ledger.group_size is not None:
         of_group = group_epsilon(events, ledger.delta, ledger.group_size)
-    group, scale = wording.for_group(ledger, of_group), ledger.weight_scale
+    scale = ledger.weight_scale
     # ε(ρ) for the stated privacy weights; nothing where records have none
     stated = STATED_WEIGHTS if scale else ()
     curve = [(weight, epsilon(ledger.events, ledger.delta, weight)) for weight in stated]
-    sentence = wording.what_holds(ledger, spent, curve, _detectors(ledger), group, released)
+    detectors = list(dict.fromkeys(masked))
+    public = "; ".join(ledger.public_inputs)
+    excludes = [e.format(public_inputs=public, name=released.name) for e in wording.EXCLUDES]
     return Guarantee(
         epsilon=spent,
         delta=ledger.delta,
         unit=ledger.unit,
         neighbouring=ledger.neighbouring,
-        sentence=sentence,
-        covers=wording.covers(ledger, released),
-        excludes=wording.excludes(ledger, released),
+        sentence=wording.what_holds(ledger, spent, curve, detectors, of_group, released),
+        covers=wording.COVERS_FLAGGED if is_flagged else released.covers,
+        excludes=(
+            *(wording.EXCLUDES_FLAGGED if is_flagged else ()),
+            *excludes,
+            *ledger.caveats,
+            *wording.delta_caveats(ledger.delta, ledger.records),
+        ),
         by_weight=tuple(
             (weight, float(wording.up_decimals(eps)), share)
             for (weight, eps), share in zip(curve, scale.shares if scale else (), strict=True)
@@ -149,20 +141,9 @@ def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
     )
 
 
-def _theorem(ledger: Ledger) -> Theorem:
-    """Return the entry of the ledger's policy; where it has none, that of uniform noise."""
-    return THEOREMS.get((ledger.policy, ledger.policy_form), UNIFORM)
-
-
-def _detectors(ledger: Ledger) -> list[str]:
-    masked = (event for event in ledger.events if isinstance(event, MaskedAccess))
-    return list(dict.fromkeys(event.detector for event in masked))
-
-
-def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
+def _assumptions(ledger: Ledger, theorem: Theorem, spent: float) -> list[tuple[bool, str]]:
     """Return every assumption of the theorem: whether the ledger states it, and what if not."""
     policy = f"{ledger.policy}, {ledger.policy_form} form"
-    theorem = _theorem(ledger)
     # the unit, relation and clipping that the theorem is about: the ledger's, if it is among them
     of_unit = [p for p in theorem.protects if p.unit == ledger.unit]
     protected = (of_unit or list(theorem.protects))[0]
@@ -198,7 +179,7 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
             else f"the noise policy '{policy}' knows no privacy weights",
         ),
         (
-            not theorem.masks_texts or len(_detectors(ledger)) > 0,
+            not theorem.masks_texts or any(isinstance(e, MaskedAccess) for e in ledger.events),
             "it is not stated what was masked in the phase without noise",
         ),
         (
@@ -211,7 +192,12 @@ def _assumptions(ledger: Ledger, spent: float) -> list[tuple[bool, str]]:
             "the events and the ledger state different sample rates",
         ),
         (math.isfinite(spent), "the events add up to no finite epsilon"),
-        (ledger.delta * ledger.records < 1, wording.large_delta(ledger)),
+        (
+            ledger.delta * ledger.records < 1,
+            f"WARNING: delta = {wording.up_digits(ledger.delta)} is not below 1/N for N = "
+            f"{ledger.records} records, and such a delta would permit publishing some records word "
+            "for word; choose a far smaller delta",
+        ),
     ]
 
 

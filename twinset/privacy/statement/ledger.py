@@ -24,12 +24,9 @@ from twinset.privacy.mechanism.units import WeightScale, is_number
 from twinset.privacy.statement.theorems import (
     CLIPPING,
     FLAGGED,
-    FLAGGED_NEIGHBOURING,
-    FLAGGED_UNIT,
     NEIGHBOURING,
-    OWNER_CLIPPING,
-    OWNER_NEIGHBOURING,
-    OWNER_UNIT,
+    OWNER,
+    RECORD,
     SAMPLER,
     THEOREMS,
     UNIFORM,
@@ -132,20 +129,6 @@ class MechanismRun:
     by_owner: bool = False
     group_size: int | None = None
 
-    @property
-    def unit(self) -> str:
-        """Whose presence is protected."""
-        theorem = THEOREMS.get((self.policy, self.policy_form), UNIFORM)
-        if FLAGGED in theorem.protects:
-            return FLAGGED_UNIT
-        return OWNER_UNIT if self.by_owner else UNIT
-
-    @property
-    def neighbouring(self) -> str:
-        """The change against which it is protected."""
-        neighbours = {OWNER_UNIT: OWNER_NEIGHBOURING, FLAGGED_UNIT: FLAGGED_NEIGHBOURING}
-        return neighbours.get(self.unit, NEIGHBOURING)
-
 
 @dataclass(frozen=True)
 class Ledger:
@@ -221,6 +204,10 @@ class Ledger:
             caveats: see `Ledger`.
             weight_scale: see `Ledger`.
         """
+        theorem = THEOREMS.get((run.policy, run.policy_form), UNIFORM)
+        protected = OWNER if run.by_owner else RECORD
+        if FLAGGED in theorem.protects:
+            protected = FLAGGED
         versions = []
         for name in _LIBRARIES:
             try:
@@ -240,9 +227,9 @@ class Ledger:
             public_inputs=public_inputs,
             caveats=caveats,
             library_versions=(*versions, ("python", platform.python_version())),
-            unit=run.unit,
-            neighbouring=run.neighbouring,
-            clipping=OWNER_CLIPPING if run.by_owner else CLIPPING,
+            unit=protected.unit,
+            neighbouring=protected.neighbouring,
+            clipping=protected.clipping,
             weight_scale=weight_scale,
             group_size=run.group_size,
         )

@@ -59,7 +59,7 @@ CLASSIFIER = Released(
         "this ledger (with the number of records taken as public)",
     ),
 )
-_COVERS_FLAGGED = (
+COVERS_FLAGGED = (
     "what was flagged, in the twin, however many rows are drawn",
     "what was flagged, in the model and everything drawn from it",
 )
@@ -76,7 +76,7 @@ _WORDS = {
         "Somebody who is several owners is covered by the group bound only: as m owners",
     ),
 }
-_EXCLUDES = (
+EXCLUDES = (
     "the base model's own training data: what it had already seen is not protected",
     "what is taken as public: {public_inputs}",
     "people with several records, beyond the group bound: m records have m times the epsilon",
@@ -88,7 +88,7 @@ _EXCLUDES = (
     "the folder internal/: it holds numbers computed from private records and must not be shared",
 )
 
-_EXCLUDES_FLAGGED = (
+EXCLUDES_FLAGGED = (
     "all that no detector flagged, and every label",
     "that a record is in the table, and where in it something was masked",
 )
@@ -137,30 +137,6 @@ def delta_caveats(delta: float, records: int) -> tuple[str, ...]:
     )
 
 
-def covers(ledger: Ledger, released: Released) -> tuple[str, ...]:
-    """Return what a guarantee is true of: everything released, or flagged spans alone.
-
-    Args:
-        ledger: its unit decides.
-        released: what was made.
-    """
-    return _COVERS_FLAGGED if ledger.unit == FLAGGED_UNIT else released.covers
-
-
-def excludes(ledger: Ledger, released: Released) -> tuple[str, ...]:
-    """Return what no guarantee covers, with the caveats of this ledger.
-
-    Args:
-        ledger: names what is taken as public.
-        released: what was made.
-    """
-    public = "; ".join(ledger.public_inputs)
-    lines = (line.format(public_inputs=public, name=released.name) for line in _EXCLUDES)
-    flagged = _EXCLUDES_FLAGGED if ledger.unit == FLAGGED_UNIT else ()
-    follow = delta_caveats(ledger.delta, ledger.records)
-    return (*flagged, *lines, *ledger.caveats, *follow)
-
-
 def none(reasons: list[str], ledger: Ledger, released: Released) -> str:
     """Say that nothing is guaranteed, and why.
 
@@ -176,35 +152,12 @@ def none(reasons: list[str], ledger: Ledger, released: Released) -> str:
     )
 
 
-def for_group(ledger: Ledger, spent: float | None) -> str:
-    """Say what holds of any m records together; nothing where m was not asked for.
-
-    Args:
-        ledger: names m and δ.
-        spent: ε of m records together, or None.
-    """
-    if spent is None:
-        return ""
-    size, delta = ledger.group_size, up_digits(ledger.delta)
-    is_flagged = ledger.unit == FLAGGED_UNIT
-    change = "using or leaving out the unmasked texts of" if is_flagged else "adding or removing"
-    if not says_something(spent, ledger.delta):
-        return (
-            f"No guarantee for {size} records together: the epsilon that follows for {change} up "
-            f"to {size} at once, {up_decimals(spent)}, says nothing at delta {delta}. "
-        )
-    return (
-        f"For {change} any {size} records at once, or fewer, the same holds with epsilon "
-        f"{up_decimals(spent)} and delta {delta}. "
-    )
-
-
 def what_holds(
     ledger: Ledger,
     spent: float,
     curve: Sequence[tuple[float, float]],
     detectors: Sequence[str],
-    group: str,
+    of_group: float | None,
     released: Released,
 ) -> str:
     """Say what holds of whole records, of all records of an owner, or of flagged spans alone.
@@ -214,7 +167,7 @@ def what_holds(
         spent: ε of every unit.
         curve: privacy weight and its ε, of the stated weights; none: there are no weights.
         detectors: what masked the texts of a first phase. It is said first what is not protected.
-        group: sentence about several records at once, from `for_group`.
+        of_group: ε of m records together, m being the ledger's group size; None: not asked for.
         released: what was made.
     """
     eps, delta = up_decimals(spent), up_digits(ledger.delta)
@@ -251,7 +204,23 @@ def what_holds(
             f"(e^(m times {eps}) - 1) / (e^{eps} - 1). "
         )
     caveats = (*ledger.caveats, *delta_caveats(ledger.delta, ledger.records))
-    claim += group + (
+    if of_group is not None:
+        size, shown = ledger.group_size, up_decimals(of_group)
+        is_flagged = ledger.unit == FLAGGED_UNIT
+        change = (
+            "using or leaving out the unmasked texts of" if is_flagged else "adding or removing"
+        )
+        if says_something(of_group, ledger.delta):
+            claim += (
+                f"For {change} any {size} records at once, or fewer, the same holds with epsilon "
+                f"{shown} and delta {delta}. "
+            )
+        else:
+            claim += (
+                f"No guarantee for {size} records together: the epsilon that follows for {change} "
+                f"up to {size} at once, {shown}, says nothing at delta {delta}. "
+            )
+    claim += (
         f"Taken as public and not protected: {'; '.join(ledger.public_inputs)}. "
         "Not covered: the base model's own training data, the rounding of sums before noise is "
         "added, and the evaluation in the folder internal/."
@@ -267,12 +236,3 @@ def what_holds(
             "ordinary may still hold a secret."
         )
     return claim
-
-
-def large_delta(ledger: Ledger) -> str:
-    """Say why a δ makes a guarantee worthless."""
-    return (
-        f"WARNING: delta = {up_digits(ledger.delta)} is not below 1/N for N = {ledger.records} "
-        "records, and such a delta would permit publishing some records word for word; "
-        "choose a far smaller delta"
-    )
