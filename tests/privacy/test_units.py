@@ -119,6 +119,7 @@ def test_one_record_hardly_changes_how_the_others_are_rounded(model):
 
 def test_a_run_by_owners_says_so(tmp_path, monkeypatch, tiny_base, capsys):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("twinset.release.verify.prv_epsilon", epsilon)  # it takes seconds
     OWNED.to_csv("t.csv", index=False)
     given = ("t.csv", *COLUMNS, "--base-model", tiny_base, *QUICK, "--run", "r", "--epsilon", "30")
     owners = ("--owner", "who", "--max-records-per-owner", "2")
