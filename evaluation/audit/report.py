@@ -92,7 +92,9 @@ class MechanismAudit:
                 step.engine.close()
         return findings
 
-    def run_releases(self, on_outputs: Callable[[int], object] = lambda count: None) -> list[Finding]:
+    def run_releases(
+        self, on_outputs: Callable[[int], object] = lambda count: None
+    ) -> list[Finding]:
         """Return what was found of what a run releases once, whatever its policy."""
         kinds = RELEASES if self.fault is None else RELEASE_FAULTS
         return [

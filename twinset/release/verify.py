@@ -77,13 +77,12 @@ def verify(path: str | Path) -> VerificationReport:
         witness, second = _ask_witness(ledger, computed, privacy)
 
         # 3. The other files must be unaltered and say the same. The page may have been left out.
-        page, digests = privacy.with_name(PAGE), {card: files["card"]["sha256"]}
-        if privacy.name == PRIVACY and page.is_file():
-            digests[page] = files["page"]["sha256"]
-        for file, stated in (digests | {twin_file: twin["sha256"]}).items():
-            altered = f"was altered: its SHA-256 is not the one in {PRIVACY}"
-            _expect(sha256_file(_present(file)) == stated, file, altered)
+        _check_digest(card, files["card"]["sha256"])
         _check_card(card, stated_numbers(ledger, claim, twin["rows"]), claim, twin)
+        page = privacy.with_name(PAGE)
+        if privacy.name == PRIVACY and page.is_file():
+            _check_digest(page, files["page"]["sha256"])
+        _check_digest(twin_file, twin["sha256"])
         try:
             frame = read_frame(twin_file, written_as=twin["format"])
         except InputError as error:
@@ -147,6 +146,11 @@ def _expect(holds: bool, path: Path, otherwise: str) -> None:
 def _expect_fields(data: Any, names: set[str], path: Path, where: str) -> None:
     right = isinstance(data, dict) and set(data) == names
     _expect(right, path, f"{where} must have the fields {', '.join(sorted(names))}, and no other")
+
+
+def _check_digest(path: Path, stated: Any) -> None:
+    digest = sha256_file(_present(path))
+    _expect(digest == stated, path, f"was altered: its SHA-256 is not the one in {PRIVACY}")
 
 
 def _read_statement(path: Path) -> dict[str, Any]:
