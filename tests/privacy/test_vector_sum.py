@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from twinset.privacy.mechanism import vector_sum
@@ -46,6 +46,7 @@ NUMBERS = st.floats(-1e6, 1e6, allow_nan=False, width=32)
 VECTOR = st.lists(NUMBERS, min_size=4, max_size=4).map(np.array)
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # where others use the machine
 @given(st.lists(VECTOR, max_size=6), VECTOR)
 def test_one_unit_moves_the_sum_by_its_own_vector_alone(rows, one):
     check_sensitivity(rows, one)
