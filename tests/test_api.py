@@ -125,16 +125,6 @@ def test_whatever_holds_a_table_makes_the_same_model(tiny_base, tmp_path):
         assert all(first[name].equal(other[name]) for name in first)
 
 
-def test_a_plan_counts_the_records_that_a_fit_would_read(frame, tiny_base):
-    table = frame.assign(sentiment=["odd"] * 5 + ["pos"] * 30 + ["neg"] * 25)
-    given = table, "review", "sentiment"
-    model = Twinset(tiny_base, **QUICK)
-    with pytest.raises(InputError, match="odd|declared"):
-        model.plan(*given, labels={"sentiment": ["pos", "neg"]})
-    found = model.plan(*given, labels={"sentiment": ["pos", "neg"]}, drop_undeclared=True)
-    assert found.plan.records == 55
-
-
 def test_a_saved_model_replaces_another_and_nothing_else(model, tmp_path):
     for _ in range(2):
         model.save(tmp_path / "model")

@@ -177,16 +177,6 @@ def test_progress_and_its_log(run):
     assert MARKER not in written and Path("log.txt").stat().st_mode & 0o077 == 0
 
 
-def test_without_privacy_nothing_is_guaranteed_and_a_quiet_run_keeps_its_log(run):
-    more = ("--no-privacy", "--run", "run", "--log-file", "log.txt")
-    outcome = run("generate", "--rows", "4", *more)
-    assert outcome.code == 0
-    assert "No privacy guarantee" in outcome.out
-    assert outcome.err.startswith("WARNING") and "step" not in outcome.err
-    assert re.search(STEP.format("none"), Path("log.txt").read_text())
-    assert verify("run").guarantee.epsilon is None
-
-
 def test_plan(place, run):
     before = snapshot(place)
     plan = json.loads(run("plan", "--json").out)

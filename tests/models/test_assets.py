@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.demo import load_reviews
 from tests.helpers.refusals import refusal
 from twinset.files.atomic import cache_dir
 from twinset.models import assets
@@ -107,18 +106,3 @@ def test_another_wheel_than_the_pinned_is_refused(wheel, carried_in):
     message = refusal(asset_path, "tiny")
     assert "not the pinned wheel of tiny" in message and ASSETS["tiny"].wheel_sha256 in message
     assert not (cache_dir() / "tiny-1.0").exists()
-
-
-@pytest.mark.slow
-def test_real_assets_are_what_is_pinned_and_the_reviews_are_tidy():
-    for name, asset in ASSETS.items():
-        path = asset_path(name)
-        assert assets.intact(path if path.is_dir() else path.parent, asset.files)
-    train, held_out = load_reviews()
-    for table in (train, held_out):
-        assert list(table.columns) == ["film", "verdict", "review"]
-        assert set(table["verdict"]) == {"fresh", "rotten"} and not table.isna().any().any()
-        assert table["review"].is_unique and table["review"].str.strip().ne("").all()
-    assert not set(train["film"]) & set(held_out["film"])
-    assert not set(train["review"]) & set(held_out["review"])
-    assert 0.15 < len(held_out) / (len(train) + len(held_out)) < 0.25

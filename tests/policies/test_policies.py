@@ -13,7 +13,7 @@ from twinset import Twinset
 from twinset.config import PolicyConfig
 from twinset.policies import MechanismParams
 from twinset.policies.adaptive import Adaptive, PublishedAdaptive
-from twinset.policies.importance import Importance, PublishedImportance, noise_factor
+from twinset.policies.importance import Importance, PublishedImportance
 from twinset.policies.selective import MaskedPhase
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import IndividualGaussian, MaskedAccess, NonPrivateAccess
@@ -122,13 +122,6 @@ def test_averages_follow_equations_3_and_4():
     updated.update_statistics([theta], [second])  # |g θ| = 2, S̄ = 2.5
     assert updated._sensitivity[0].item() == 2.5
     assert updated._deviation[0].item() == pytest.approx(0.25 * 2.25 + 0.75 * 0.5)
-
-
-def test_more_important_means_less_noise_within_the_bound():
-    importance = torch.tensor([0.0, 1.0, 2.0, 3.0, 100.0])
-    factors = noise_factor(importance, PolicyConfig(importance_bound=3.0))
-    assert bool((factors.diff() <= 0).all())
-    assert float(factors.max()) == 3.0 and float(factors.min()) == pytest.approx(1 / 3)
 
 
 def test_scales_come_from_what_was_released_and_fit():

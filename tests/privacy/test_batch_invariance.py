@@ -124,20 +124,6 @@ def test_a_units_norm_is_the_same_to_the_bit_whoever_is_in_the_batch(model, how,
     assert norms(model, records, [3], how)[3] != everyone[3]
 
 
-def test_filler_adds_nothing(model):
-    records, clipping = records_of(LENGTHS[:3]), ClippingEngine(model, C)
-    made = records.sequences([0, 1, 2], 1, (0, 1))
-
-    def summed(batch: Sequences) -> list[torch.Tensor]:
-        clipping.zero()
-        report = clipping.add(batch, lambda means, counts: means.sum(1))
-        assert len(report.norms) == 3
-        return [total.clone() for total in clipping.sums]
-
-    plain, filled = summed(made), summed(made.filled(9))
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(plain, filled, strict=True))
-
-
 def test_every_shape_of_a_run_is_known_beforehand():
     records = records_of(LENGTHS)
     sequences, lengths = 2, records.padded_lengths(100)

@@ -243,12 +243,3 @@ def test_zero_has_no_sign_and_what_is_not_finite_stays():
     out = noisy(exact, 1e-3, grid_step(1e-3))[1]
     assert np.array_equal(np.isfinite(out), np.isfinite(exact))
     assert out[0] == np.inf and out[2] == -np.inf and np.isnan(out[3])
-
-
-def test_refinement_does_not_move_the_noise_of_what_follows():
-    """Streams of their own: sums that need more further bits leave the others' noise as it is."""
-    first, second = np.zeros(300_000), np.zeros(300_000)
-    first[:1000] = 1e12  # beyond level 1
-    (few, plain), (many, large) = noisy(second, 1.0, 2.0**-6), noisy(first, 1.0, 2.0**-6)
-    assert sum(map(len, many.refined)) > sum(map(len, few.refined))
-    assert np.abs(plain[1000:] - large[1000:]).max() <= 2.0**-6

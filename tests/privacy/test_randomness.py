@@ -23,13 +23,6 @@ def test_the_key_stream_is_aes_in_counter_mode():
     assert stream == "dc95c078a2408989ad48a21492842087" + "530f8afbc74536b9a963b4f1c4cb738b"
 
 
-def test_a_long_array_continues_the_stream():
-    whole = KeyStream(bytes(32)).fill(np.empty((3, 1 << 19), np.uint8)).ravel()
-    stream = KeyStream(bytes(32))
-    joined = np.concatenate([stream.fill(np.empty(n, np.uint8)) for n in (5, (1 << 20) + 3)])
-    assert np.array_equal(joined, whole[: len(joined)])
-
-
 def test_the_operating_system_gives_fresh_randomness_whatever_the_seeds():
     made = []
     for _ in range(2):

@@ -73,14 +73,6 @@ def test_privacy_json_names_roles_and_holds_nothing_else(tmp_path):
         assert str(tmp_path) not in path.read_text("utf-8")
 
 
-def test_another_column_is_refused_before_anything_is_written(tmp_path):
-    made = description()
-    table = frame(made).assign(**{"customer id": range(6)})
-    with pytest.raises(ValueError, match="nothing was written"):
-        write_share(tmp_path, table, ledger(), made)
-    assert not list(tmp_path.iterdir())
-
-
 # -- the page --------------------------------------------------------------------------------------
 
 EVIL = "<script>alert(1)</script>\"'&</style>{{7*7}}"

@@ -77,10 +77,3 @@ def test_it_is_the_run_that_is_asked_for(begin):
     refused = run(*AGAIN, "--output", "out.csv")
     assert refused.code == 2 and "was made with other settings (table" in refused.err
     assert not Path("out.csv").exists()
-
-
-def test_a_private_table_is_no_output(begin):
-    begin(TWIN)
-    table = Path("t.csv").read_bytes()
-    refused = run(*AGAIN, "--overwrite", "--output", "t.csv")
-    assert refused.code == 2 and Path("t.csv").read_bytes() == table

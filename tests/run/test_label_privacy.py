@@ -97,15 +97,3 @@ def test_without_the_check_it_reaches_the_card(place, run, monkeypatch):
     )
     assert run("generate", *QUICK).code == 0
     assert {"run/share/README.md", f"run/model/{DESCRIPTION}"} <= {*files_with(RARE, place)}
-
-
-@pytest.mark.slow
-def test_comparing_gives_labels_as_a_run_does(run, frame, place):
-    frame.assign(text=[f"{text} It was late." for text in frame.text]).to_csv("test.csv")
-    few = ("--policies", "uniform", "--seeds", "1", "--classifier", "tfidf", *STEPS[:4])
-    few += ("--rows", "8", "--max-tokens", "64", "--output", "compared", "--test", "test.csv")
-    assert run("compare", *few).code == 2
-    ended = run("compare", *few, "--merge-labels")
-    assert ended.code == 0, ended.err
-    assert RARE not in ended.out + ended.err and files_with(RARE, place) == ["test.csv"]
-    assert "rare spellings being merged" in Path("compared.md").read_text()

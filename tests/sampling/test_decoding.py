@@ -1,21 +1,18 @@
 """Decoding: rows that come and go, their positions, caches and recordings."""
 
-from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from tests.helpers.draws import continue_prompts
-from tests.helpers.models import tiny_model
 from twinset.config import SamplingConfig
 from twinset.errors import InputError
 from twinset.models.layers import fuse
 from twinset.sampling import decoding
-from twinset.sampling.decoding import Ending, Request, check_decoding, decode
+from twinset.sampling.decoding import Ending, check_decoding
 from twinset.sampling.token_sampling import guided
 
 GREEDY = SamplingConfig(temperature=1e-6, top_p=1.0, guidance=0.0)
@@ -39,13 +36,6 @@ def model(request):
 
     folder = request.getfixturevalue(request.param)
     return fuse(spread_out(AutoModelForCausalLM.from_pretrained(folder).eval()))
-
-
-@pytest.fixture(scope="module")
-def small():
-    """A random model of 23 tokens, peaked enough for top-p to matter."""
-    sizes = {"vocab_size": 23, "max_position_embeddings": 64, "hidden_size": 32}
-    return spread_out(tiny_model("GPT2Config", **sizes).eval(), 0.3)
 
 
 # -- rows are those of each prompt alone -----------------------------------------------------------
@@ -150,17 +140,6 @@ def test_a_row_with_another_rows_cache_would_be_seen(model, read, monkeypatch, n
         _assert_as_plain(model, PROMPTS, written, read[0], 1e-4)
 
 
-def test_rows_asked_for_under_way_join_the_batch(model):
-    waiting = deque([Request(0, ((5, 6, 7),))])
-    keys = []
-    for key, ids in decode(model, waiting, -1, 4, DRAWN, torch.Generator()):
-        keys.append(key)
-        assert len(ids) == 4
-        if key < 3:
-            waiting.extend([Request(key + 10, ((9,),)), Request(key + 1, ((8, 8),))])
-    assert sorted(keys) == [0, 1, 2, 3, 10, 11, 12]
-
-
 # -- what is asked for of a row --------------------------------------------------------------------
 
 
@@ -177,20 +156,6 @@ def test_a_row_ends_neither_before_nor_long_after_it_may(model):
     assert not any(end in ids[:8] for ids in found)
     assert {len(ids) for ids in found} <= set(range(9, 13)) and max(map(len, found)) == 12
     assert {len(ids) for ids in rows(Ending(8, 12, lambda ids: True), end)} == {8}
-
-
-def tilted_rows(small, bias):
-    config = SamplingConfig(guidance=0.0, top_p=1.0, batch_size=1000)
-    return continue_prompts(small, [[1, 2]] * 50, -1, 6, config, bias=bias)
-
-
-def test_a_token_is_lifted_until_a_row_has_it(small):
-    bias = torch.zeros(23)
-    assert tilted_rows(small, None) == tilted_rows(small, bias)
-    bias[7] = 30.0
-    rows = tilted_rows(small, bias)
-    assert all(ids[0] == 7 for ids in rows)
-    assert np.mean([ids[1:].count(7) for ids in rows]) < 1
 
 
 EXTREMES = [{"temperature": 1e-320}, {"guidance": 1e308}]

@@ -231,12 +231,6 @@ def test_a_row_ends_with_the_sentence_nearest_to_its_length(writer, tokenizer, l
         assert abs(len(ids) - 1 - length) <= sentence / 2 + 1
 
 
-def test_a_row_without_sentences_is_cut_at_its_length(writer, tokenizer):
-    found = writer(12, text="and then ").drafts({A: 3})[A]
-    assert [len(ids) for ids in found] == [12] * 3
-    assert tokenizer.eos_token_id not in found[0]
-
-
 def test_a_text_without_blanks_keeps_what_was_written(writer):
     """Cut off at its last blank nothing would be left of it, and no row would be usable."""
     for row in writer(None, text="a" + "bc" * 40).sample({A: 2}):

@@ -1,7 +1,6 @@
 """Several processes form the sum that one forms, and one of them alone adds noise."""
 
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.helpers.commands import arguments, run_python, run_twinset
+from tests.helpers.commands import arguments, run_twinset
 from twinset.config import PrivacyConfig, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.errors import InputError
@@ -237,13 +236,3 @@ def test_sharded_training_is_refused(tiny_base, good_table, monkeypatch, capsys)
     refused = run_twinset(capsys, *arguments(tiny_base, RUN))
     assert refused.code == 2 and "FSDP is not supported" in refused.err
     assert not Path("r").exists()
-
-
-@pytest.mark.slow
-def test_a_launcher_may_start_the_processes(tiny_base, good_table, capsys):
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python", "--"]
-    run = [sys.executable, "-P", "-m", "twinset", *arguments(tiny_base, RUN)]
-    done = run_python(*launch, *run)
-    assert done.returncode == 0, done.stderr
-    assert [path.name for path in good_table.iterdir() if path.is_dir()] == ["r"]
-    assert run_twinset(capsys, "verify", "r").code == 0

@@ -76,11 +76,3 @@ def test_both_budgets_are_met_by_the_plan_s_own_events(epsilon, highest):
     uniform = make_plan(10_000, RunConfig(PrivacyConfig(epsilon)))
     assert plan.noise_multiplier <= uniform.noise_multiplier
     assert plan.highest == most
-
-
-def test_the_least_noise_of_the_published_importance_is_what_its_plan_spends():
-    config = RunConfig(PrivacyConfig(4.0), PolicyConfig("importance", "published"))
-    plan = make_plan(10_000, config)
-    uniform = make_plan(10_000, RunConfig(PrivacyConfig(4.0)))
-    assert plan.noise_multiplier == uniform.noise_multiplier
-    assert plan.epsilon > 2 * uniform.epsilon

@@ -37,22 +37,6 @@ def test_a_checkout_of_another_folder_is_what_is_imported(tmp_path):
     assert "the other checkout" in measure_contestant(other, threads=1)["failed"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "work"),
-    [
-        ("step_of_twinset", {"batch": 4, "tokens": 8, "steps": 3}),
-        ("step_of_opacus", {"batch": 4, "tokens": 8, "steps": 2}),
-        ("step_of_transformers", {"batch": 4, "tokens": 8, "steps": 2}),
-        ("rows_of_twinset", {"rows": 4, "tokens": 8}),
-        ("rows_of_generate", {"rows": 4, "tokens": 8}),
-    ],
-)
-def test_a_contestant_runs(task, work):
-    one = Contestant(task, task, {"base_model": "gpt2-mini", **work})
-    assert measure_contestant(one, threads=1).get("rate", 0) > 0
-
-
 def test_a_contestant_needs_nothing_of_evaluation():
     """An older checkout has another `evaluation`, so the script must not import it."""
     code = f"import runpy, sys, json; runpy.run_path({str(CONTESTANT)!r}); "

@@ -13,7 +13,6 @@ from evaluation.fidelity.measures import SECOND, fidelity
 from evaluation.fidelity.texts import public_perplexity
 from evaluation.findings import Findings
 from evaluation.release import Tables
-from twinset.errors import InputError
 from twinset.progress import Silent
 
 THINGS = {
@@ -199,16 +198,3 @@ def test_tiny_twins_are_measured_and_the_seed_decides(rows):
     assert found.find("MAUVE", rows=SECOND).n == rows  # the ceiling is of as many rows
     assert found == measure(made_up(rows, seed=4), train, heldout)
     assert found != measure(made_up(rows, seed=4), train, heldout, seed=1)
-
-
-def test_rows_without_a_word_or_a_text():
-    twin = pd.DataFrame(
-        {"product": ["pan", None, "pan"], "mood": ["bad"] * 3, "text": ["!!", None, "?"]}
-    )
-    found = measure(twin, TRAIN.head(30), HELD_OUT.head(30))
-    assert found.find("mean length", rows="twin").value == 0
-    assert found.find("distinct-1", rows="twin") is None
-    assert found.find("words known to train", rows="twin") is None
-    assert all(math.isfinite(m.score.value) for m in found.measured)
-    with pytest.raises(InputError, match="text"):
-        measure(twin.assign(text=None))

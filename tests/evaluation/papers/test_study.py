@@ -75,16 +75,3 @@ def test_a_paper_lists_its_arms_and_compares_only_these(paper, capsys):
     arms = set(study.arms(study.sizes["full"]))
     assert {arm for one in study.comparisons for arm in (one.ours, one.theirs)} <= arms
     assert listed[-1] == f"{2 * len(study.arms(study.sizes['cpu']))} rows with 2 seeds"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("paper", ["kerrigan", "adp", "sdp"])
-def test_a_study_of_lines_runs_through_twinset(paper, tmp_path):
-    study = importlib.import_module(f"evaluation.papers.{paper}").STUDY
-    text = "\n".join(f"Row {i} says that the number is {i * 7919 % 1000}." for i in range(200))
-    given = ["--size", "tiny", "--seeds", "1", "--output", str(tmp_path)]
-    for name in study.files:
-        (tmp_path / f"{name}.txt").write_text(text)
-        given += [f"--{name.replace('_', '-')}", str(tmp_path / f"{name}.txt")]
-    rows = run_study(study, given)
-    assert rows["perplexity"].between(1, 400).all()
