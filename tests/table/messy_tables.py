@@ -264,10 +264,10 @@ READ = {
 }
 
 REFUSED = {
-    "nothing": Messy(b"", "the file is empty"),
+    "nothing": Messy(b"", "the table has no rows"),
     "a header alone": Messy(b"review,label\n", "the table has no rows"),
     "an empty array": Messy(b"[]", "the table has no rows", file="t.json"),
-    "an empty sheet": Messy(excel(pd.DataFrame()), "sheet is empty", file="t.xlsx"),
+    "an empty sheet": Messy(excel(pd.DataFrame()), "the table has no rows", file="t.xlsx"),
     "a label of one record": Messy(
         cells(labels=["good"] * 37 + ["bad", "bad", SECRET]),
         "'label' has a value that too few records hold & row 41",

@@ -33,7 +33,7 @@ from twinset.files.atomic import writing
 from twinset.table.schema import LabelValue, plain
 
 ROWS_AT_ONCE = 10_000  # of a piece: a few megabytes of texts
-STATED = "twinset: stated by the source"  # key of a table's `attrs`, which hold plain values
+STATED = "twinset: stated by the source"  # key of a table's `attrs`
 _LARGEST = 2**53  # below it whole numbers are the same as floats
 _TRUTH = {"True": True, "False": False}
 _NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
@@ -97,11 +97,8 @@ class TableFacts:
 
 def facts_of(table: pd.DataFrame | pd.Series) -> TableFacts:
     """Return what the source of a table, or of a column of it, states."""
-    if STATED not in table.attrs:
-        return TableFacts()
-    word, header, blank = table.attrs[STATED]["rows"]
-    rows = RowNumbers(word, header, bytearray(blank.encode()))
-    return TableFacts(**table.attrs[STATED] | {"rows": rows})
+    found: TableFacts = table.attrs.get(STATED) or TableFacts()
+    return found
 
 
 # -- pieces ----------------------------------------------------------------------------------------
@@ -394,28 +391,26 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
     Raises:
         InputError: the cells are no labels.
     """
-    parts, known = [np.zeros(0, np.int32)], dict[tuple[type, Any], int]()
-    for cells in blocks(column):
-        if cells.dtype == object:  # 1 and True are equal, and a list cannot be looked up
-            own, found = np.arange(len(cells)), cells.where(cells.notna(), None).tolist()
-        else:
-            own, distinct = pd.factorize(cells)
-            found = distinct.tolist()
-        places = []
-        for value in map(plain_cell, found):
-            if value is None or (isinstance(value, str) and not value.strip()):
-                places.append(-1)
-                continue
-            if type(value) not in (str, int, float, bool):
-                raise InputError(
-                    f"{place} holds neither text, numbers nor booleans; write them as text"
-                )
+    if column.dtype == object:  # 1 and True are equal, and a list cannot be looked up
+        own, found = np.arange(len(column)), column.where(column.notna(), None).tolist()
+    else:
+        own, distinct = pd.factorize(column)  # (N,) places in `distinct`; -1: a gap
+        found = distinct.tolist()
+    places, known = [], dict[tuple[type, Any], int]()
+    for value in map(plain_cell, found):
+        if value is None or (isinstance(value, str) and not value.strip()):
+            places.append(-1)
+        elif type(value) in (str, int, float, bool):
             places.append(known.setdefault((type(value), value), len(known)))  # by its type too
-        parts.append(np.array([*places, -1], np.int32)[own])
+        else:
+            raise InputError(
+                f"{place} holds neither text, numbers nor booleans; write them as text"
+            )
     kinds = {kind for kind, _ in known}
     if len(kinds) > 1 and kinds != {int, float}:
         raise InputError(f"{place} mixes text, numbers or booleans; make them of one kind")
-    codes = LabelCodes(np.concatenate(parts), [value for _, value in known])
+    numbers = np.array([*places, -1], np.int32)[own]
+    codes = LabelCodes(numbers, [value for _, value in known])
     if float in kinds:
         for number, value in enumerate(codes.values):
             if isinstance(value, float) and not abs(value) <= sys.float_info.max:

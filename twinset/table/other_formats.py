@@ -81,7 +81,6 @@ def read_parquet(path: Path) -> TableReader:
         # rows is read, which may be all of them.
         file = pq.ParquetFile(pa.OSFile(str(path)), buffer_size=1 << 20, pre_buffer=False)
         found = file.metadata
-        check_names(range(found.num_columns), path)
         schema = file.schema_arrow
         check_names(schema.names, path)
         # Notes of pandas in the file may be no notes. They make this raise, not a later step.
@@ -272,7 +271,5 @@ def read_excel(
                 if (count := len(column)) == columns.ROWS_AT_ONCE:
                     yield count, some
                     some = {name: [] for name in some}
-            if not some:
-                raise InputError(f"{path}: the sheet is empty; give a table with a header row")
-            if count := len(next(iter(some.values()))):
-                yield count, some
+            if some:
+                yield len(next(iter(some.values()))), some

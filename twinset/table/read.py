@@ -36,7 +36,7 @@ from twinset.files.atomic import whole_file
 from twinset.files.limits import MOST_CELL, MOST_LINE, MOST_REPEATED, check_names, open_bytes
 from twinset.table import columns
 from twinset.table import other_formats as formats
-from twinset.table.columns import Piece, RowNumbers, TableReader, typed
+from twinset.table.columns import Piece, RowNumbers, TableFacts, TableReader, typed
 
 FORMATS: dict[str, str] = {
     ".csv": "csv",
@@ -297,8 +297,6 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
             )
         else:
             some.append(cells)
-    if not names:
-        raise InputError(f"{path}: the file is empty; give a table with a header row")
 
 
 def _json_items(
@@ -471,19 +469,17 @@ def read_frame(
             raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
     if own and len(frame.columns):
         frame = frame.apply(typed)
-    types, rows = None, reader.rows
-    if reader.schema is not None:
-        plain = [f for f in reader.schema if pa.types.is_integer(f.type) or f.type == pa.bool_()]
-        types = {f.name: str(f.type) for f in plain}
-    blank = rows.blank.decode() if b"1" in rows.blank else ""
-    frame.attrs[columns.STATED] = {  # of a `TableFacts`, in plain values
-        "is_text": own is not None,
-        "is_named_by_rows": kind in ("jsonl", "json"),
-        "states_types": kind not in (*_OF_TEXT, "xlsx"),
-        "types": types,
-        "rows": [rows.word, rows.header, blank],
-        "notes": list(reader.notes),
-    }
+    stated = [f for f in reader.schema or () if pa.types.is_integer(f.type) or f.type == pa.bool_()]
+    facts = TableFacts(
+        is_text=own is not None,
+        is_named_by_rows=kind in ("jsonl", "json"),
+        states_types=kind not in (*_OF_TEXT, "xlsx"),
+        types=None if reader.schema is None else {f.name: str(f.type) for f in stated},
+        # without blank rows they are not kept: pandas copies what a table states all the time
+        rows=reader.rows if b"1" in reader.rows.blank else replace(reader.rows, blank=bytearray()),
+        notes=reader.notes,
+    )
+    frame.attrs[columns.STATED] = facts
     return frame
 
 
@@ -553,6 +549,8 @@ def write_frame(
         zipped = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if is_zipped else nullcontext(raw)
         with zipped as handle:
             if kind == "parquet":
+                frame = frame.copy(deep=False)
+                frame.attrs = {}  # which would be written, too
                 frame.to_parquet(handle, index=False)
             elif kind == "jsonl":
                 # not DataFrame.to_json: it rounds floats to at most 15 digits

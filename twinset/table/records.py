@@ -21,7 +21,6 @@ from decimal import Decimal
 from difflib import get_close_matches
 from numbers import Number
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import numpy as np
@@ -46,6 +45,7 @@ from twinset.table.columns import (
 )
 from twinset.table.labels import LabelColumn, LabelRules, attribute_of, dtype_name, settle_labels
 from twinset.table.schema import CONTROL, Combination, Schema, plain
+from twinset.table.templates import PLACEHOLDER, fill, placeholders
 
 FEW = 20  # one row in this many may lack something, and is left out
 LOST = "\ufffd"  # the character that stands for one
@@ -319,16 +319,14 @@ def with_joined_text(
     """
     if text is None or text in frame.columns or "{" not in text:
         return frame, text, []
-    try:  # a shell leaves line breaks and tabs as they are typed
-        parts = list(Formatter().parse(text.replace("\\n", "\n").replace("\\t", "\t")))
-    except ValueError:
-        parts = []
-    if not any(name for _, name, _, _ in parts) or any(n == "" or s or c for _, n, s, c in parts):
+    # a shell leaves line breaks and tabs as they are typed
+    text = text.replace("\\n", "\n").replace("\\t", "\t")
+    used = placeholders(text)
+    if not used or set(PLACEHOLDER.sub("", text)) & set("{}"):
         raise InputError(
             "`text`: a template has columns between braces and nothing else there, as in "
             "{title}: {body}; or name one column"
         )
-    used = list(dict.fromkeys(name for _, name, _, _ in parts if name is not None))
     check_named(frame, used, source)
 
     def pieces() -> Iterator[Piece]:
@@ -344,10 +342,9 @@ def with_joined_text(
                 written[name] = ["" if cell is None else plain(plain_cell(cell)) for cell in filled]
             rows = []
             for row in zip(*written.values(), strict=True):
-                by_name = dict(zip(used, row, strict=True))
-                filled = "".join(f"{lead}{by_name[n] if n else ''}" for lead, n, _, _ in parts)
+                joined = fill(text, dict(zip(used, row, strict=True))).strip()
                 # an empty text where all its parts are blank: its literals say nothing
-                rows.append(filled.strip() if any(map(str.strip, row)) else "")
+                rows.append(joined if any(map(str.strip, row)) else "")
             yield len(rows), {JOINED: rows}
 
     name = JOINED if JOINED in used or JOINED not in frame.columns else f"joined_{JOINED}"
