@@ -8,6 +8,7 @@ import functools
 import gzip
 import json
 import operator
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -210,14 +211,14 @@ SCHEMA = description(("a", "b"), "label").schema
 
 def run_files(root: Path) -> dict[str, object]:
     """Return the JSON files that a run leaves. Its share is laid out already."""
-    template = load_template("{label}:", SCHEMA).to_dict()
+    template = asdict(load_template("{label}:", SCHEMA))
     accuracy = Measured("utility", reported.share("accuracy", 0.5), {"rows": "twin"})
     step = {"step": 1, "records": 4, "loss": 1.0, "clipped": 0.5, "non_finite": 0, "seconds": 1.0}
     plan = {"plan": {"steps": 3, "batch_size": 4, "learning_rate": 0.1}}
     return {
         "share/privacy.json": json.loads(hand_over(root / "share").privacy.read_text("utf-8")),
         "model/twinset.json": {
-            "schema": SCHEMA.to_dict(),
+            "schema": asdict(SCHEMA),
             "template": template,
             "label_counts": [[["a"], 1.0]],
         },

@@ -1,6 +1,7 @@
 """A table becomes records and a schema, or is refused in one line that holds no cell."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
@@ -36,7 +37,7 @@ def test_records_and_schema() -> None:
     assert records.labels[:2] == [(5, "good"), (1, "bad")]
     assert [type(value) for value in records.labels[0]] == [int, str]
     schema = records.schema
-    assert schema.columns == ("mood", "review", "stars") and "id" not in str(schema.to_dict())
+    assert schema.columns == ("mood", "review", "stars") and "id" not in str(schema)
     assert [a.values for a in schema.attributes] == [(1, 3, 5), ("bad", "good")]
     assert notes == ["leaving out column 'id': the twin will not have it"]
 
@@ -142,7 +143,7 @@ ORDER = {"ordered": ("lo", "mid", "hi"), "category": ("a", "b", "c"), "float64":
 def test_the_twin_has_the_tables_dtypes(name: str) -> None:
     frame = pd.DataFrame({"label": COLUMNS[name], "text": [f"text {i}" for i in range(12)]})
     records, _ = records_from_frame(frame, "text", ["label"])
-    schema = Schema.from_dict(json.loads(json.dumps(records.schema.to_dict())))
+    schema = Schema.from_dict(json.loads(json.dumps(asdict(records.schema))))
     (attribute,) = schema.attributes
     assert all(type(v) in (int, str, bool, float) for v in attribute.values)
     assert attribute.values == ORDER.get(name, attribute.values)

@@ -1,6 +1,7 @@
 """Prompt templates: what is accepted, what is refused, and what a prompt looks like."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ GENERIC = "Write a text with sentiment: positive and product: dvd:"
 def test_a_combination_becomes_its_prompt(source, table, combination, prompt):
     template = load_template(source, table)
     assert template.render(combination) == prompt
-    assert Template.from_dict(json.loads(json.dumps(template.to_dict()))) == template
+    assert Template.from_dict(json.loads(json.dumps(asdict(template)))) == template
 
 
 @pytest.mark.parametrize(

@@ -31,11 +31,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def writing(path: Path, only_full_disk: bool = False) -> Iterator[None]:
-    """Turn what the disk refuses into one line, or a full disk alone.
-
-    Raises:
-        InputError: any `OSError` of the block.
-    """
+    """Turn what the disk refuses, or a full disk alone, into an `InputError` of one line."""
     try:
         yield
     except Exception as error:
@@ -55,12 +51,8 @@ def writing(path: Path, only_full_disk: bool = False) -> Iterator[None]:
 def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[str]]:
     """Yield a text file that is written whole or not at all, and survives a power cut.
 
-    Args:
-        path: of the file. It appears when the block has ended.
-        mode: who may read and write it. None: whoever may read its folder.
-
-    Raises:
-        InputError: the disk is full or the folder cannot be written.
+    It appears when the block has ended. `mode` says who may read and write it. None: whoever may
+    read its folder.
     """
     with writing(path):
         # in the same folder: a file is replaced in one step within one file system only
@@ -189,11 +181,7 @@ def cache_dir() -> Path:
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Hold the right to replace the cache's `folder`. Other processes wait.
-
-    Raises:
-        InputError: the cache cannot be written, now or during the block.
-    """
+    """Hold the right to replace the cache's `folder`. Other processes wait."""
     root = folder.parent
     try:
         root.mkdir(parents=True, exist_ok=True)

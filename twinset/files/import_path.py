@@ -18,20 +18,13 @@ HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__
 
 
 def find_folder(name: str) -> str:
-    """Return the path of a folder of the project.
-
-    It lies beside `twinset` in a checkout and inside it in an installation, which puts one name on
-    the import path.
-    """
+    """Return the path of a folder beside `twinset` in a checkout, inside it where installed."""
     installed = os.path.join(HOME, "twinset", name)
     return installed if os.path.isdir(installed) else os.path.join(HOME, name)
 
 
 def import_evaluation(module: str) -> "ModuleType":
-    """Import a module of `evaluation`, which stands above this package.
-
-    Its name is `twinset.evaluation` in an installation and `evaluation` in a checkout.
-    """
+    """Import a module of `evaluation`, which stands above this package."""
     from importlib import import_module
 
     if os.path.dirname(find_folder("evaluation")) != HOME:
@@ -50,7 +43,7 @@ def is_command() -> bool:
 
 
 def drop_working_folder() -> None:
-    """Take the working folder off the import path, for this process and for all that it starts.
+    """Take the working folder off the import path, here and in processes to come.
 
     It stays where twinset itself lies in it: a checkout.
     """

@@ -27,12 +27,7 @@ RATIO = 100  # and how many times its own size a larger one may. Texts come to 3
 
 
 def read_text(path: Path, most: int = LARGE) -> str:
-    """Read a UTF-8 file.
-
-    Raises:
-        InputError: it has more bytes than `most`.
-        UnicodeDecodeError, OSError: as reading does.
-    """
+    """Read a UTF-8 file. One of more than `most` bytes is refused."""
     with path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:

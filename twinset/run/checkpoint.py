@@ -22,7 +22,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -194,7 +194,7 @@ class Checkpoints:
         facts = {
             "phase": phase,
             "label_counts": [[list(c), n] for c, n in counts.items()],
-            "template": template.to_dict(),
+            "template": asdict(template),
         }
 
         def keep(step: int, state: Callable[[], dict[str, Any]], is_end: bool) -> None:

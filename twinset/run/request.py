@@ -201,7 +201,7 @@ class Run:
             **self.config.to_dict(),
             "plan": asdict(self.plan),
             "rows": rows,
-            "prompt": self.template.to_dict(),
+            "prompt": asdict(self.template),
             "candidates": [template.pattern for template in self.candidates],
             "labels": self.source.labels.to_dict(),
             "reading": self.source.reading,

@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -327,8 +327,8 @@ class TwinModel:
             if part is not None:
                 part.save(folder)
         description = {
-            "schema": self.schema.to_dict(),
-            "template": self.template.to_dict(),
+            "schema": asdict(self.schema),
+            "template": asdict(self.template),
             "label_counts": [[list(c), n] for c, n in self.label_counts.items()],
             "text_tokens": self.text_tokens,
             "base_origin": self.base_origin,

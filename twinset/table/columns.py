@@ -298,16 +298,13 @@ def typed(column: pd.Series) -> pd.Series:
     numbers, texts = pd.factorize(column)  # (N,) place of each cell in `texts`; -1: a gap
     values: list[Any] = list(map(read, texts))
     has_gap, kinds = bool((numbers < 0).any()), set(map(type, values))
+    largest = 2**63 - 1 if kinds == {int} and not has_gap else _LARGEST
     if not values or (bool in kinds and len(kinds) > 1):
         return column
-    if bool in kinds:  # with a gap they are objects
-        known = np.array([*values, np.nan], object) if has_gap else np.array(values)
-    elif kinds == {int} and not has_gap and all(abs(value) < 2**63 for value in values):
-        known = np.array(values, np.int64)
-    elif all(type(value) is float or abs(value) <= _LARGEST for value in values):
-        known = np.array([*values, np.nan], np.float64)
-    else:
+    if any(type(value) is int and abs(value) > largest for value in values):
         return column
+    # a gap makes floats of numbers, and objects of booleans
+    known = pd.Series([*values, np.nan] if has_gap else values).to_numpy()
     return pd.Series(known[numbers], column.index, name=column.name)
 
 

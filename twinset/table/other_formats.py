@@ -121,31 +121,27 @@ def _message_size(message: pa.Message) -> tuple[int, int]:
     field, or 0 for one that is left out.
     """
     data, body = memoryview(message.metadata), memoryview(message.body)
-
-    def read(kind: str, at: int) -> int:
-        if at < 0:
-            raise ValueError("before the beginning")
-        found: int = struct.unpack_from(kind, data, at)[0]
-        return found
+    unpack = struct.unpack_from  # of places that Arrow has checked to lie in the message
 
     def find(table: int, field: int, is_table: bool = False) -> int:
         """Return where a field of a table is, or the table that it points to; 0: nowhere."""
-        vtable = table - read("<i", table)
-        is_there = 4 + 2 * field < read("<H", vtable)
-        offset = read("<H", vtable + 4 + 2 * field) if is_there else 0
-        at = table + offset if offset else 0
-        return at + read("<I", at or -1) if is_table else at  # at -1 nothing can be read
+        vtable = table - unpack("<i", data, table)[0]
+        is_there = 4 + 2 * field < unpack("<H", data, vtable)[0]
+        offset = unpack("<H", data, vtable + 4 + 2 * field)[0] if is_there else 0
+        at: int = table + offset if offset else 0
+        return at + unpack("<I", data, at)[0] if is_table else at
 
-    batch = find(read("<I", 0), 2, is_table=True)  # Message.header
+    batch = find(unpack("<I", data, 0)[0], 2, is_table=True)  # Message.header
     if message.type == "dictionary":
         batch = find(batch, 1, is_table=True)  # DictionaryBatch.data
     length_at, is_compressed = find(batch, 0), find(batch, 3) > 0
     # RecordBatch.buffers: a count, then pairs of 64 bits
     start, total = find(batch, 2, is_table=True), 0
-    for offset, size in struct.iter_unpack("<qq", data[start + 4 :][: 16 * read("<I", start)]):
-        plain = struct.unpack_from("<q", body, offset)[0] if is_compressed and size else -1
+    count = unpack("<I", data, start)[0]
+    for offset, size in struct.iter_unpack("<qq", data[start + 4 :][: 16 * count]):
+        plain = unpack("<q", body, offset)[0] if is_compressed and size else -1
         total += max(size, plain)
-    return read("<q", length_at) if length_at else 0, total
+    return unpack("<q", data, length_at)[0] if length_at else 0, total
 
 
 def load_dataset(name: str, split: str | None) -> TableReader:

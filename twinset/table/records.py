@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from difflib import get_close_matches
 from numbers import Number
@@ -117,7 +117,7 @@ class Records:
 
     def fingerprint(self) -> str:
         """Return a hash of all cells: as private as they are."""
-        found = hashlib.sha256(json.dumps([len(self), self.schema.to_dict()]).encode())
+        found = hashlib.sha256(json.dumps([len(self), asdict(self.schema)]).encode())
         for some in some_at_once(self.texts):
             # with the lengths, no two tables have the same letters one after the other
             found.update(json.dumps(list(map(len, some))).encode())

@@ -9,7 +9,7 @@ import csv
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -70,13 +70,9 @@ class Schema:
         pairs = zip(self.attributes, combination, strict=True)
         return [attribute.values.index(value) for attribute, value in pairs]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Schema:
-        """Rebuild a schema from `to_dict`'s output (lists or tuples)."""
+        """Rebuild a schema from what `asdict` made, in JSON or not."""
         attributes = tuple(
             Attribute(a["name"], a["dtype"], tuple(a["values"])) for a in data["attributes"]
         )

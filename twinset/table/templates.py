@@ -10,7 +10,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,9 @@ class Template:
         }
         return fill(self.pattern, words)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Template:
-        """Rebuild a template from `to_dict`'s output (lists or tuples)."""
+        """Rebuild a template from what `asdict` made, in JSON or not."""
         return cls(data["name"], data["pattern"], data["wording"], tuple(data["attributes"]))
 
 
