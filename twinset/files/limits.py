@@ -6,10 +6,9 @@ Each limit is far above what any useful table, card or option file has.
 from __future__ import annotations
 
 import gzip
-import io
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from twinset.errors import InputError
 
@@ -56,9 +55,9 @@ def check_names(names: Iterable[Any], source: str | Path) -> None:
             )
 
 
-def check_inflated(inflated: int, size: int, path: Path) -> None:
-    """Refuse a compressed file of `size` bytes that inflates to as many beyond all reason."""
-    if inflated > max(INFLATED, RATIO * size):
+def check_inflated(inflated: int, path: Path) -> None:
+    """Refuse a compressed file that inflates to this many bytes, if that is beyond all reason."""
+    if inflated > max(INFLATED, RATIO * path.stat().st_size):
         raise InputError(
             f"{path}: inflates to more than {RATIO} times its size; decompress it yourself if you "
             "trust it"
@@ -66,22 +65,6 @@ def check_inflated(inflated: int, size: int, path: Path) -> None:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file. One that ends in `.gz` is inflated, as far as `check_inflated` lets it."""
-    if not path.name.lower().endswith(".gz"):
-        return path.open("rb")
-    return io.BufferedReader(_Inflated(path), 2**17)
-
-
-class _Inflated(io.RawIOBase):
-    def __init__(self, path: Path) -> None:
-        self._path, self._size, self._so_far = path, path.stat().st_size, 0
-        self._file = gzip.open(path, "rb")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        count = self._file.readinto(buffer)
-        self._so_far += count
-        check_inflated(self._so_far, self._size, self._path)
-        return count
+    """Open a file, inflated where it ends in `.gz`. Whoever reads it checks how much it becomes."""
+    is_zipped = path.name.lower().endswith(".gz")
+    return cast(IO[bytes], gzip.open(path, "rb")) if is_zipped else path.open("rb")

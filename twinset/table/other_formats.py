@@ -68,7 +68,7 @@ def _arrow_pieces(batches: Iterable[pa.RecordBatch], message: str) -> Iterator[P
 def _check_sizes(inflated: int, rows: int, path: Path) -> None:
     """Refuse what a small file may stand for: many bytes, or runs of one value in many rows."""
     size = path.stat().st_size
-    check_inflated(inflated, size, path)
+    check_inflated(inflated, path)
     if rows > max(MOST_REPEATED, size):
         raise InputError(f"{path}: has {rows} rows in {size} bytes; write it again")
 
@@ -221,7 +221,7 @@ def read_excel(
         with ZipFile(raw) as parts:
             inside = sum(part.file_size for part in parts.infolist())
         size = path.stat().st_size
-        check_inflated(inside, size, path)
+        check_inflated(inside, path)
         raw.seek(0)
         with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as book:
             if sheet is not None and sheet not in book.sheetnames:

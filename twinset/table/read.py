@@ -33,7 +33,14 @@ from charset_normalizer import from_bytes
 
 from twinset.errors import InputError
 from twinset.files.atomic import whole_file
-from twinset.files.limits import MOST_CELL, MOST_LINE, MOST_REPEATED, check_names, open_bytes
+from twinset.files.limits import (
+    MOST_CELL,
+    MOST_LINE,
+    MOST_REPEATED,
+    check_inflated,
+    check_names,
+    open_bytes,
+)
 from twinset.table import columns
 from twinset.table import other_formats as formats
 from twinset.table.columns import Piece, RowNumbers, TableFacts, TableReader, typed
@@ -179,6 +186,7 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
                 mark = next((name for m, name in _MARKS.items() if block.startswith(m)), None)
             even, odd = even + block[0::2].count(0), odd + block[1::2].count(0)
             size += len(block)
+            check_inflated(size, path)  # every block is read here before it is read for itself
             try:
                 if is_utf8:
                     decoder.decode(block, final=not block)

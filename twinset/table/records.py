@@ -30,7 +30,6 @@ from twinset.errors import InputError
 from twinset.files.limits import check_names
 from twinset.privacy.mechanism.units import Units
 from twinset.table.columns import (
-    LabelCodes,
     Picked,
     Piece,
     TableReader,
@@ -439,16 +438,13 @@ def records_from_frame(
         rows, owners = rows[kept], None if owners is None else owners[kept]
 
     # characters that no model may see
-    texts, labels = Texts(frame[text].array, rows), {c.name: c.codes for c in columns}
+    texts = Texts(frame[text].array, rows)
     if not strict and (bad := len(texts.rows_where(_has_control))):
         notes.append(
             f"removed control characters from {bad} text{'s' * (bad > 1)} (`strict` refuses them)"
         )
         texts = Texts(texts.items, rows, lambda cell: CONTROL.sub("", cell))
-    _refuse_where(frame, texts, labels, places, _has_control, "a control character")
-    if strict:
-        _refuse_where(frame, texts, labels, places, lambda cell: LOST in cell, _LOST)
-    elif lost := len(texts.rows_where(lambda cell: LOST in cell)):
+    if not strict and (lost := len(texts.rows_where(lambda cell: LOST in cell))):
         hold = f"{lost} texts hold" if lost > 1 else "1 text holds"
         notes.append(f"{hold} {_LOST}, and the twin may too (`strict` refuses them)")
 
@@ -476,7 +472,11 @@ def records_from_frame(
         numbers = numbers * len(place) + moved[column.codes.numbers]
     # who declared each column's values, for the ledger
     whose = {column.name: column.whose for column in columns if column.whose is not None}
-    return Records(texts, Picked(schema.combinations, numbers), schema, owners, whose), notes
+    records = Records(texts, Picked(schema.combinations, numbers), schema, owners, whose)
+    _refuse_where(records, frame, source, _has_control, "a control character")
+    if strict:
+        _refuse_where(records, frame, source, lambda cell: LOST in cell, _LOST)
+    return records, notes
 
 
 def _number_owners(
@@ -511,37 +511,28 @@ def check_reserved(
         reserved: the tokens.
         source: what to call the table in messages.
     """
-    schema, texts, labels = records.schema, records.texts, records.labels
-    assert isinstance(texts, Texts) and isinstance(labels, Picked)
-    found = {
-        attribute.name: LabelCodes(labels.places, [known[place] for known in labels.items])
-        for place, attribute in enumerate(schema.attributes)
-    }
-    places = {name: f"{source}: {show([name], frame)}" for name in (schema.text, *found)}
     if tokens := [token for token in reserved if token.strip()]:
         what = "a special token of the base model"
-        _refuse_where(frame, texts, found, places, lambda c: any(t in c for t in tokens), what)
+        _refuse_where(records, frame, source, lambda c: any(t in c for t in tokens), what)
 
 
 def _refuse_where(
-    frame: pd.DataFrame,
-    texts: Texts,
-    labels: Mapping[str, LabelCodes],
-    places: Mapping[str, str],
-    is_bad: Callable[[str], bool],
-    what: str,
+    records: Records, frame: pd.DataFrame, source: str, is_bad: Callable[[str], bool], what: str
 ) -> None:
     """Refuse texts and labels with something that is said to be `what`."""
-    for name, place in places.items():
-        if name in labels:
-            pairs = enumerate(labels[name].values)
-            numbers = [n for n, value in pairs if isinstance(value, str) and is_bad(value)]
-            bad = texts.places[np.isin(labels[name].numbers, numbers)].tolist()
-        else:
-            bad = texts.rows_where(is_bad)
+    texts, labels = records.texts, records.labels
+    assert isinstance(texts, Texts) and isinstance(labels, Picked)
+    names = [records.schema.text, *(attribute.name for attribute in records.schema.attributes)]
+    for place, name in enumerate(names, start=-1):
+        bad = texts.rows_where(is_bad) if place < 0 else []
+        if place >= 0:
+            values = [combination[place] for combination in labels.items]
+            numbers = [n for n, v in enumerate(values) if isinstance(v, str) and is_bad(v)]
+            bad = texts.places[np.isin(labels.places, numbers)].tolist()
         if bad:
+            row = facts_of(frame).rows.name(bad[0])
             raise InputError(
-                f"{place}, {facts_of(frame).rows.name(bad[0])}: contains {what}, as do "
+                f"{source}: {show([name], frame)}, {row}: contains {what}, as do "
                 f"{len(bad) - 1} more rows; remove it from these cells"
             )
 
