@@ -34,37 +34,24 @@ def refused(act, said) -> None:
 
 
 NAMES = [f"k{number}" for number in range(40_000)]
+MANY = json.dumps(dict.fromkeys(NAMES, 1) | {"review": WORDS})
+SPARSE = json.dumps(dict.fromkeys(NAMES[:1000], 1)) + "\n{}" * 100_000
+OPEN = 'review,label\n"' + "x" * (limits.MOST_CELL + 1) + '",a\n'
 
 
-def lines(*rows: dict) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
-
-
-# what: (file, its content, how it is refused)
-SMALL_TABLES = {
-    "many keys": (
-        "t.jsonl",
-        lambda: lines(dict.fromkeys(NAMES, 1) | {"review": WORDS}),
-        "more than 2000 columns; keep the text",
-    ),
-    "sparse": (
-        "t.jsonl",
-        lambda: lines(dict.fromkeys(NAMES[:1000], 1)) + "{}\n" * 100_000,
-        "columns are missing in most rows; keep",
-    ),
-    "open quote": (
-        "t.csv",
-        lambda: 'review,label\n"' + "x" * (limits.MOST_CELL + 1) + '",a\n',
-        "more than 10000000 characters; look for a quoted cell",
-    ),
-}
-
-
-@pytest.mark.parametrize(("name", "content", "said"), SMALL_TABLES.values(), ids=SMALL_TABLES)
-def test_small_tables_that_are_large_inside(tmp_path, name, content, said):
-    (tmp_path / name).write_text(content())
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("many.jsonl", MANY, "more than 2000 columns; keep the text"),
+        ("sparse.jsonl", SPARSE, "columns are missing in most rows; keep"),
+        ("open.csv", OPEN, "more than 10000000 characters; look for a quoted cell"),
+    ],
+    ids=["many keys", "sparse", "open quote"],
+)
+def test_small_tables_that_are_large_inside(tmp_path, file, content, said):
+    (tmp_path / file).write_text(content)
     for folder in (None, tmp_path):
-        refused(partial(read_frame, tmp_path / name, folder=folder), said)
+        refused(partial(read_frame, tmp_path / file, folder=folder), said)
 
 
 def test_parquet_that_is_large_inside(tmp_path, monkeypatch):
