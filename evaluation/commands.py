@@ -30,9 +30,9 @@ from twinset.commandline.common import (
     listed,
     show,
     source_of,
+    takes,
 )
 from twinset.commandline.entry_point import with_flags
-from twinset.commandline.flags import takes
 from twinset.config import ROWS
 from twinset.config.options import ANY_POLICY, OPTIONS, TABLE, run_config, run_options
 from twinset.errors import InputError, Stopped, VerificationError

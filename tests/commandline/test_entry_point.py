@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.helpers.commands import run_python
 from tests.helpers.refusals import refusal
+from twinset.commandline.common import read_columns
 from twinset.commandline.entry_point import with_flags
-from twinset.commandline.flags import read_columns
 
 LEFT = """
 import os, sys

@@ -25,9 +25,9 @@ from twinset.commandline.common import (
     show,
     show_result,
     source_of,
+    takes,
 )
 from twinset.commandline.entry_point import importing, with_flags
-from twinset.commandline.flags import takes
 from twinset.config import RECORDS
 from twinset.config.options import (
     DECODING,
