@@ -155,7 +155,6 @@ def test_a_run_and_what_is_asked_of_it(world, tiny_base):
         ("verify", "run", "--json"),
         ("verify", "twin.csv"),
         ("sample", "run", "--rows", "4", "--output", "more.jsonl"),
-        ("sample", "run", "--rows", "4", "--overwrite", "--json", "--quiet"),
         ("detect", "train.csv", "--text", "text", "--secret", "customer", "--json"),
         ("report", "run"),
     ):

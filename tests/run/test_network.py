@@ -63,12 +63,10 @@ def online(tmp_path, monkeypatch):
 def test_a_twin_is_made_and_measured_without_network(online, tiny_base, monkeypatch):
     """The sentence encoder is an asset, for which pip is asked, and no code of it runs."""
     commands = (
-        ("plan", "train.csv", *COLUMNS, "--base-model", tiny_base, *OPTIONS),
-        (*TWIN, "--base-model", tiny_base, "--run", "run", "--rows", "30"),
+        (*TWIN, "--base-model", tiny_base, "--run", "run", "--rows", "12"),
         ("verify", "run"),
-        ("sample", "run", "--output", "twin.csv", "--rows", "6", "--quiet"),
         ("evaluate", "run", *TABLES, "--classifier", "tfidf"),
-        ("audit", "run", "--members", "train.csv", "--non-members", "test.csv", "--quiet"),
+        (*"audit run --members train.csv --non-members test.csv --rows 12 --quiet".split(),),
         ("report", "run"),
     )
     with watched() as tried, monkeypatch.context() as patch:
