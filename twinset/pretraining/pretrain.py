@@ -47,7 +47,8 @@ from twinset.models.base_model import (
     check_base,
     context_length,
     load_base,
-    pretraining_of,
+    locate_model,
+    read_facts,
     stages,
 )
 from twinset.models.device import device_of, has_bfloat16, is_cpu
@@ -141,7 +142,7 @@ def train_base(
         training, heldout, left_out = corpus.split(clean)
 
         # 2. What is known about the model so far. The card is for others: no folder of a path.
-        before = None if base is None else pretraining_of(base, progress.say)
+        before = None if base is None else read_facts(locate_model(base, progress.say)[0])
         options = {name: v for name, v in asdict(config).items() if name not in BESIDE}
         public = Path(base).name if base and Path(base).expanduser().is_dir() else base
         facts: dict[str, Any] = {

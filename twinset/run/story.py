@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,6 @@ from twinset.models.base_model import (
     special_token_strings,
 )
 from twinset.models.device import check_device, give_memory_back
-from twinset.models.layers import check_method
 from twinset.policies import MechanismParams
 from twinset.policies.detection import detector_named, mask_texts
 from twinset.privacy.accounting.accountant import epsilon
@@ -120,7 +120,8 @@ def read(run: Run) -> None:
             raise InputError(
                 "`max_records_per_owner` does nothing without `owner`; name the column"
             )
-        check_method(config.training)
+        if config.training.method == "qlora" and find_spec("bitsandbytes") is None:
+            raise InputError("`method=qlora` needs pip install 'twinset[qlora]'")
         check_device(config.speed.device, config.speed.processes)
         private = run.folder.internal if run.folder else run.tokens_folder
         frame, records, run.notes = read_source(source, progress, private)

@@ -54,10 +54,8 @@ class LabelTables:
     def load(cls, folder: Path, classes: Sequence[int], columns: int) -> Self | None:
         """Read what `save` wrote, or return None if there is nothing.
 
-        Args:
-            folder: of the model.
-            classes: number of values K of each attribute.
-            columns: of each table: the model's vocabulary, or the number of lengths.
+        Each attribute has a number K of `classes`. The `columns` of each table are the model's
+        vocabulary, or the number of lengths.
 
         Raises:
             ValueError: they are of other attributes or another model, or no run writes such

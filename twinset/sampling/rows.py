@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, astuple, dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -192,21 +192,16 @@ def draw_groups(
     wanted = groups_of(counts, device)
     sizes = [sum(group.values()) for group in wanted]
     there, total = sum(sizes[n] for n in groups.numbers), sum(sizes)
-    queue = deque(sorted(set(range(len(wanted))) - set(groups.numbers)))
+    missing = iter(sorted(set(range(len(wanted))) - set(groups.numbers)))  # for all threads
     finished: SimpleQueue[tuple[int, list[Row] | Exception]] = SimpleQueue()  # by workers
     lost: list[int] = []  # groups of a worker that ended before its time
     shown = 0.0, 0.0  # rows, and their share of the work. Neither ever falls.
     latest = math.inf if deadline is None else deadline  # by a clock that all processes share
 
-    def take() -> int | None:
-        with suppress(IndexError):  # another thread may take the last one between two looks
-            return queue.popleft()
-        return None
-
     def follow(worker: Worker) -> None:
         """Have a worker draw one group after another, in a thread that waits for each."""
         seconds = 0.0
-        while (number := take()) is not None:
+        for number in missing:
             began = monotonic()
             try:
                 rows = worker(number, latest - seconds / 2)
@@ -221,9 +216,8 @@ def draw_groups(
     def report(rows: int, work: float) -> None:
         """Keep what workers have finished. Say how far they and this process have come.
 
-        Args:
-            rows: of the group under way here. Those of workers are taken to have come as far.
-            work: likewise, in rows, by the share of its tokens.
+        The group here has `rows`, and `work` by the share of its tokens. Those of workers are taken
+        to have come as far.
         """
         nonlocal there, shown
         while not finished.empty():
@@ -253,7 +247,7 @@ def draw_groups(
         there += size
         seconds = monotonic() - began
 
-    own = take()
+    own = next(missing, None)
     if own is None:
         return there
     threads = [Thread(target=follow, args=(worker,), daemon=True) for worker in workers]
@@ -261,9 +255,8 @@ def draw_groups(
         thread.start()
     # What other threads of this machine do is left alone.
     with computing_with(1) if is_cpu(device) else nullcontext():
-        while own is not None:
-            draw(own)
-            own = take()
+        for number in chain([own], missing):
+            draw(number)
         while any(thread.is_alive() for thread in threads):
             sleep(LOOKS)
             report(0, 0.0)
@@ -279,14 +272,10 @@ def draw_groups(
 def devices_for_rows(model: Any, groups: int, processes: int) -> list[str]:
     """Return the devices of all processes that draw rows, this one's first.
 
-    Their number follows from public facts: the model's size, the threads or processes that were
-    asked for, and all memory of this machine. What this process holds now depends on private texts.
-
-    Args:
-        model: causal LM, on the device of this process.
-        groups: that are missing. There are no more processes than these.
-        processes: that were asked for. On a processor 1 stands for one for each thread. On GPUs
-            each has one of its own.
+    Their number follows from public facts: the model's size, the groups that are missing, the
+    threads or processes that were asked for, and all memory of this machine. What this process
+    holds now depends on private texts. On a processor 1 process stands for one for each thread. On
+    GPUs each has one of its own.
     """
     device = model.device
     if not is_cpu(device):

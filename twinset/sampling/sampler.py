@@ -10,7 +10,7 @@ import tomllib
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,13 @@ _END = re.compile(
       | [。！？]+ [」』”]* )""",
     re.VERBOSE,
 )
+
+_lists = tomllib.loads(Path(__file__).with_name("unwanted.toml").read_text("utf-8"))
+_UNWANTED = {  # the patterns of each filter
+    kind: [re.compile(line, re.IGNORECASE | re.MULTILINE) for line in lines]
+    for kind, lines in _lists.items()
+}
+_UNWANTED |= {"none": [], "all": [each for lines in _UNWANTED.values() for each in lines]}
 
 # Labels and token ids of rows → whether other labels are likelier for each.
 Denies = Callable[[Sequence[Combination], Sequence[Sequence[int]]], list[bool]]
@@ -292,15 +299,6 @@ def is_usable(text: str) -> bool:
     return True
 
 
-@cache
-def unwanted_patterns() -> dict[str, list[re.Pattern[str]]]:
-    """Return the patterns of each filter, as `unwanted.toml` lists them."""
-    lists = tomllib.loads(Path(__file__).with_name("unwanted.toml").read_text("utf-8"))
-    flags = re.IGNORECASE | re.MULTILINE
-    found = {kind: [re.compile(line, flags) for line in lines] for kind, lines in lists.items()}
-    return found | {"none": [], "all": [each for kind in found.values() for each in kind]}
-
-
 def is_unwanted(text: str, kinds: Filter) -> bool:
     """Return whether a text holds what is filtered: web debris, vulgar words.
 
@@ -310,7 +308,7 @@ def is_unwanted(text: str, kinds: Filter) -> bool:
     >>> [is_unwanted("Labels:Class a fine film", kinds) for kinds in ("none", "debris", "vulgar")]
     [False, True, False]
     """
-    return any(pattern.search(text) for pattern in unwanted_patterns()[kinds])
+    return any(pattern.search(text) for pattern in _UNWANTED[kinds])
 
 
 # -- where a text can end: at the end of a sentence ------------------------------------------------
