@@ -128,25 +128,18 @@ def epsilon_lower_bound(present: np.ndarray, absent: np.ndarray, delta: float) -
 # -- a step ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Neighbours:
-    """A model and records of two rows each. The last one is the target, present or absent.
-
-    A differentially private step must hide the record for *any* weights and any other records. So
-    the attacker chooses them: a small real model whose tied table makes both uses of one token
-    point the same way, a record that repeats that token, and others that pull elsewhere.
-    """
-
-    model: Any  # a causal LM
-    rows: Tensor  # (records, 2, T) tokens
+Neighbours = tuple[Any, Tensor]  # a causal LM, and (records, 2, T) tokens; the target is the last
 
 
 def worst_case(device: str = CPU) -> Neighbours:
-    """Return the neighbours, the model on a device. Only the token table is trained.
+    """Return a model on a device and records of two rows each. Only the token table is trained.
 
-    Seed and target are the worst of 150 × 23: with them, a tied table's norm without its cross term
-    lets a record contribute 1.39 C. The table has 192 numbers: enough for the length of the noise
-    to tell much, and few enough for tens of thousands of outputs.
+    A differentially private step must hide the record for *any* weights and any other records. So
+    the attacker chooses them: a small real model whose tied table makes both uses of one token
+    point the same way, a record that repeats that token, and others that pull elsewhere. Seed and
+    target are the worst of 150 × 23. With them, a tied table's norm without its cross term lets a
+    record contribute 1.39 C. The table has 192 numbers: enough for the length of the noise to tell
+    much, and few enough for tens of thousands of outputs.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -160,7 +153,7 @@ def worst_case(device: str = CPU) -> Neighbours:
         parameter.requires_grad_(parameter is model.lm_head.weight)
     target, other = (torch.full((1, 2, TOKENS), token) for token in (17, 5))
     rows = torch.cat([other.expand(OTHERS, -1, -1), target])
-    return Neighbours(model.to(device_of(device)), rows)
+    return model.to(device_of(device)), rows
 
 
 @dataclass(frozen=True)
@@ -188,11 +181,11 @@ class Step:
     divides: ClassVar[bool] = False  # by the size of the batch
 
     def __init__(self, neighbours: Neighbours, target: Target) -> None:
-        self.neighbours, self.attacked = neighbours, target
-        last = len(neighbours.rows) - 1
+        (model, self.rows), self.attacked = neighbours, target
+        last = len(self.rows) - 1
         self.others, self.everyone = tuple(range(last)), tuple(range(last + 1))
         self.randomness = Randomness.from_os()  # of batches
-        self.engine = ClippingEngine(neighbours.model, MAX_GRAD_NORM)
+        self.engine = ClippingEngine(model, MAX_GRAD_NORM)
         (table,) = self.engine.parameters  # (V, d)
         weights = torch.full((last + 1,), OTHERS_WEIGHT, dtype=torch.float64)
         weights[-1] = target.weight
@@ -229,7 +222,7 @@ class Step:
         Its own division is public, so the real step's is left out.
         """
         self.engine.zero()
-        ids = self.neighbours.rows[list(units)].flatten(0, 1)  # (2 units, T)
+        ids = self.rows[list(units)].flatten(0, 1)  # (2 units, T)
         mask = torch.ones_like(ids, dtype=torch.bool)
         mask[:, 0] = False
         rows, limits = Sequences(ids, mask, self.sequences), self.policy.limits(units)
