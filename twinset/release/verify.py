@@ -73,8 +73,8 @@ def verify(path: str | Path) -> VerificationReport:
         twin_file = twin_file or privacy.with_name(f"twin.{twin['format']}")
 
         # 2. The ledger alone says what is guaranteed. A second accountant must agree.
-        claim, computed = _check_guarantee(ledger, statement["guarantee"], privacy)
-        witness, second = _ask_witness(ledger, computed, privacy)
+        found = _check_guarantee(ledger, statement["guarantee"], privacy)
+        claim, computed, witness, second = found
 
         # 3. The other files must be unaltered and say the same. The page may have been left out.
         _check_digest(card, files["card"]["sha256"])
@@ -182,10 +182,20 @@ def _read_statement(path: Path) -> dict[str, Any]:
     return data
 
 
-def _check_guarantee(ledger: Any, stated: Any, path: Path) -> tuple[Guarantee, float | None]:
-    """Compare a guarantee with that of the ledger. Return it as stated, and the ε computed."""
+def _check_guarantee(
+    data: Any, stated: Any, path: Path
+) -> tuple[Guarantee, float | None, float | None, str]:
+    """Compare a guarantee with that of the ledger, and its ε with an independent accountant's.
+
+    Nobody should have to trust one implementation of a privacy accountant. Both approximate the
+    same composition. A difference above `WITNESS_TOLERANCE` means that one of them is wrong.
+
+    Returns:
+        The guarantee as stated, ε by our accountant and by the witness, and words for the latter.
+    """
     try:
-        found = guarantee(Ledger.from_dict(ledger))
+        ledger = Ledger.from_dict(data)
+        found = guarantee(ledger)
     except (ValueError, TypeError, ArithmeticError) as error:
         raise VerificationError(f"{path}: {one_line(error)}") from None
     expected = claim_to_dict(found)
@@ -199,27 +209,19 @@ def _check_guarantee(ledger: Any, stated: Any, path: Path) -> tuple[Guarantee, f
     for name in sorted(expected.keys() - {"epsilon"}):
         agrees = json.dumps(stated[name]) == json.dumps(expected[name])
         _expect(agrees, path, f"the guarantee's {name} does not follow from the ledger")
-    return replace(found, epsilon=stated["epsilon"]), found.epsilon
-
-
-def _ask_witness(ledger: Any, computed: float | None, path: Path) -> tuple[float | None, str]:
-    """Compare our ε with an independent accountant's. Return that, and the words for it.
-
-    Nobody should have to trust one implementation of a privacy accountant. Both approximate the
-    same composition. A difference above `WITNESS_TOLERANCE` means that one of them is wrong.
-    """
+    claim, computed = replace(found, epsilon=stated["epsilon"]), found.epsilon
     if computed is None:
-        return None, ""
+        return claim, None, None, ""
     # Masked texts are taken as known wherever there is a guarantee at all: see `guarantee`.
-    events = [e for e in Ledger.from_dict(ledger).events if not isinstance(e, MaskedAccess)]
+    events = [e for e in ledger.events if not isinstance(e, MaskedAccess)]
     try:
-        witness = prv_epsilon(events, ledger["delta"])
+        witness = prv_epsilon(events, ledger.delta)
     except NotCovered as error:
-        return None, f"; Opacus' PRV accountant can't say ({one_line(error)})"
+        return claim, computed, None, f"; Opacus' PRV accountant can't say ({one_line(error)})"
     agrees = math.isclose(witness, computed, rel_tol=WITNESS_TOLERANCE)
     difference = f"ε = {computed} by our accountant and ε = {witness} by Opacus' PRV accountant"
     _expect(agrees, path, f"its events come to {difference}, more than 1 % apart; trust neither")
-    return witness, f"; by Opacus' PRV accountant to ε = {witness:.4f}"
+    return claim, computed, witness, f"; by Opacus' PRV accountant to ε = {witness:.4f}"
 
 
 def _check_card(
