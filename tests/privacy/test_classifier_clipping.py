@@ -56,7 +56,7 @@ def clipped(model, rows: LabelledRows, physical: int) -> oracle.Clipped:
     names, norms = list(oracle.trained(model)), []
     clipper = ClassifierClipping(model, C, Execution(2**30))
     try:
-        for start in range(0, rows.units, physical):
+        for start in range(0, len(rows.labels) // rows.per_unit, physical):
             norms += clipper.add(part(rows, start, start + physical)).norms.tolist()
     finally:
         clipper.close()
@@ -71,7 +71,8 @@ def error(actual: oracle.Clipped, right: oracle.Clipped) -> float:
 
 
 def expected(model, rows: LabelledRows) -> oracle.Clipped:
-    gradients = [unit_gradient(model, part(rows, i, i + 1)) for i in range(rows.units)]
+    units = range(len(rows.labels) // rows.per_unit)
+    gradients = [unit_gradient(model, part(rows, i, i + 1)) for i in units]
     found = oracle.clip_and_sum(gradients, list(oracle.trained(model)), C)
     assert any(n > C for n in found.norms)
     return found

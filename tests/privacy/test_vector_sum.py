@@ -29,7 +29,7 @@ def total(vectors):
 
 def sparse_total(vector):
     summed, places = VectorSum(4), np.flatnonzero(vector)
-    summed.add_at(places, np.asarray(vector)[places])
+    summed.add(np.asarray(vector, np.float64)[None, places], places)
     return summed._sum / UNIT_STEPS
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import partial, update_wrapper
 from typing import Any
 
 import torch
@@ -227,7 +227,8 @@ class UnitClipping:
         for layer in self._model.modules():
             if isinstance(layer, GradientCheckpointingLayer):
                 starts = any(id(p) in self._trained for p in layer.parameters())
-                layer.forward = _checkpointed(layer.forward, starts)
+                forward = partial(_run_checkpointed, layer.forward, starts)
+                layer.forward = update_wrapper(forward, layer.forward)
                 self._layers.append(layer)
         return len(self._layers) > 0
 
@@ -348,23 +349,20 @@ class UnitClipping:
         self._undefined = False
 
 
-def _checkpointed(forward: Callable[..., Any], starts: bool) -> Callable[..., Any]:
-    """Return a layer's forward pass that keeps only its inputs.
+def _run_checkpointed(
+    forward: Callable[..., Any], starts: bool, hidden: Tensor, *args: Any, **kwargs: Any
+) -> Any:
+    """Run a layer's forward pass and keep only its inputs.
 
     The reentrant form is the one that works with hooks on outputs: it runs the layer without a
     graph first, and builds the graph that hooks see on the way back. `starts` says whether one of
     the layer's parameters is trained.
     """
-
-    @wraps(forward)
-    def run(hidden: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and starts and not hidden.requires_grad:
-            hidden = hidden.detach().requires_grad_(True)  # else no graph would reach the layer
-        if not (torch.is_grad_enabled() and hidden.requires_grad):
-            return forward(hidden, *args, **kwargs)
-        return checkpoint(partial(forward, **kwargs), hidden, *args, use_reentrant=True)
-
-    return run
+    if torch.is_grad_enabled() and starts and not hidden.requires_grad:
+        hidden = hidden.detach().requires_grad_(True)  # else no graph would reach the layer
+    if not (torch.is_grad_enabled() and hidden.requires_grad):
+        return forward(hidden, *args, **kwargs)
+    return checkpoint(partial(forward, **kwargs), hidden, *args, use_reentrant=True)
 
 
 # -- the two kinds of model that are trained -------------------------------------------------------
@@ -541,11 +539,6 @@ class LabelledRows:
     labels: Tensor
     per_unit: int = 1
 
-    @property
-    def units(self) -> int:
-        """B, the number of units."""
-        return len(self.labels) // self.per_unit
-
 
 class ClassifierClipping(UnitClipping):
     """Exact clipping of whole units for an encoder with a classification head.
@@ -589,6 +582,7 @@ class ClassifierClipping(UnitClipping):
                 ).logits
             logits = logits.to(accumulation_dtype(logits))  # (R, classes)
             losses = cross_entropy(logits, rows.labels.to(logits.device), reduction="none")
-            return losses.view(rows.units, rows.per_unit).mean(1)
+            return losses.view(-1, rows.per_unit).mean(1)
 
-        return self._clip(rows.units, rows.input_ids.shape, forward, limits)
+        units = len(rows.labels) // rows.per_unit
+        return self._clip(units, rows.input_ids.shape, forward, limits)

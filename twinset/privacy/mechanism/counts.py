@@ -363,7 +363,7 @@ def release_token_marginals(
                 parts += [(np.array([place]), np.array([LENGTH_WEIGHT])) for place in found]
         places, inverse = np.unique(np.concatenate([p for p, _ in parts]), return_inverse=True)
         added = np.bincount(inverse, np.concatenate([a for _, a in parts]), len(places))
-        total.add_at(places, added / (longest * len(texts)))
+        total.add(added[None] / (longest * len(texts)), places)
     noisy = total.release(noise_multiplier, randomness) * longest
     flat = np.split(noisy, offsets[1:-1])
     tables = [part.reshape(shape) for part, shape in zip(flat, shapes, strict=True)]

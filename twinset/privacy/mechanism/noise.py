@@ -294,10 +294,11 @@ class GaussianGrid:
         for i in np.flatnonzero(~decided & np.isfinite(exact)).tolist():
             is_sine, pair = divmod(i, len(pairs.words))
             if pair not in third:
-                turn = int(pairs.turns[pair]), 8 * pairs.turns.itemsize
-                word = int(pairs.words[pair]), WORD_BITS
-                third[pair] = ExactPair(word, turn, self._refinement)
-                third[pair].take(*more[:, pair].tolist())
+                further, turn_bits = more[:, pair].tolist(), 8 * pairs.turns.itemsize + MORE_BITS
+                word = int(pairs.words[pair]) << MORE_BITS | further[0]
+                turn = int(pairs.turns[pair]) << MORE_BITS | further[1]
+                bits = (word, WORD_BITS + MORE_BITS), (turn, turn_bits)
+                third[pair] = ExactPair(*bits, self._refinement)
             values[i] = third[pair].nearest(exact[i], std[i], step[i], sine=bool(is_sine))
         sums[places] = values
 
@@ -409,11 +410,6 @@ class ExactPair:
     turn: tuple[int, int]
     stream: KeyStream
 
-    def take(self, word: int, turn: int) -> None:
-        """Append `MORE_BITS` bits to each."""
-        self.word = self.word[0] << MORE_BITS | word, self.word[1] + MORE_BITS
-        self.turn = self.turn[0] << MORE_BITS | turn, self.turn[1] + MORE_BITS
-
     def nearest(self, total: float, std: float, step: float, *, sine: bool) -> float:
         """Return the multiple of `step` nearest to total + std · Z, Z the cosine or the sine.
 
@@ -435,7 +431,9 @@ class ExactPair:
                 )
                 if low == high:
                     return float(low * Fraction(step))
-            self.take(*self.stream.fill(np.empty(2, np.uint64)).tolist())
+            further = self.stream.fill(np.empty(2, np.uint64)).tolist()
+            self.word = word << MORE_BITS | further[0], word_bits + MORE_BITS
+            self.turn = turn_word << MORE_BITS | further[1], turn_bits + MORE_BITS
 
 
 # -- noise for a GPU -------------------------------------------------------------------------------

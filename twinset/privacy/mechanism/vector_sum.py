@@ -28,23 +28,18 @@ class VectorSum:
     def __init__(self, length: int) -> None:
         self._sum = np.zeros(length, np.int64)
 
-    def add(self, vectors: np.ndarray) -> None:
+    def add(self, vectors: np.ndarray, places: np.ndarray | slice = slice(None)) -> None:
         """Add the vectors of k units, each scaled down to length one where it is longer.
 
         Args:
             vectors: (k, n) float64. A row with a number that is not finite counts as zero.
+            places: of the numbers in the sum, distinct; all other numbers of the vectors are zero.
         """
         norms = np.sqrt(np.square(vectors).sum(1))  # (k,)
         scales = UNIT_STEPS * np.minimum(1.0, _SLACK / np.maximum(norms, 1e-300))
         known = np.isfinite(norms)
         exact = vectors[known] * scales[known, None]
-        self._sum += np.trunc(exact).astype(np.int64).sum(0)  # towards 0: no longer than before
-
-    def add_at(self, places: np.ndarray, values: np.ndarray) -> None:
-        """Add the vector of one unit that is zero except for `values` (k,) at distinct `places`."""
-        norm = float(np.sqrt(np.square(values).sum()))
-        scale = UNIT_STEPS * min(1.0, _SLACK / max(norm, 1e-300))
-        self._sum[places] += np.trunc(values * scale).astype(np.int64)
+        self._sum[places] += np.trunc(exact).astype(np.int64).sum(0)  # towards 0: not longer
 
     def release(self, noise_multiplier: float, randomness: Randomness) -> np.ndarray:
         """Return the sum (n,) with noise N(0, σ²) on each number.
