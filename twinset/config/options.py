@@ -108,9 +108,9 @@ HOLD_OUT = (
         bounds=HOLD_OUT_BOUNDS,
     ),
 )
-_BUDGET, _OTHERS = options_of(PrivacyConfig)[:2], options_of(PrivacyConfig)[2:]
+_EPSILON, _DELTA, *_OTHERS = options_of(PrivacyConfig)
 _NONE = Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed.")
-PRIVACY = (*_BUDGET, _NONE, *_OTHERS)
+PRIVACY = (_EPSILON, _DELTA, _NONE, *_OTHERS)
 POLICY = options_of(PolicyConfig)
 # The time is of a run; commands that train several models give each the plan that N asks for.
 *_TRAINING, _MINUTES = options_of(TrainingConfig)
@@ -163,10 +163,9 @@ PANELS: dict[str, tuple[Option, ...]] = {
     "Results": (*RUN, *TWIN_FILE, *OVERWRITE),
     "Repeating": SEED,
 }
-EXPERTS = "For experts"  # a panel of its own, behind the others
 _KNOBS = tuple(o for panel in PANELS.values() for o in panel if o.is_expert)
 PANELS = {t: tuple(o for o in panel if not o.is_expert) for t, panel in PANELS.items()}
-PANELS[EXPERTS] = _KNOBS
+PANELS["For experts"] = _KNOBS  # behind the others
 # What commands take that run every policy themselves, and one without privacy.
 ANY_POLICY = (
     *TABLE,
