@@ -234,7 +234,6 @@ def test_every_policy_makes_a_twin_that_verifies(tmp_path, run, scale, key):
         assert all(caveat in outcome.err and caveat in card for caveat in ledger["caveats"])
         assert ledger["caveats"]
     if name == "importance":
-        assert (internal / "noise.png").stat().st_size > 1000
         assert min(json.loads((internal / "noise.json").read_text()).values()) > 0
 
 

@@ -1,4 +1,4 @@
-"""What `internal/` keeps of a training: a line a step, and a picture of where noise went."""
+"""What `internal/` keeps of a training: a line a step, and where noise went."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OUTSIDE = "-"  # parameters outside the layers
 
 
 class MetricsLog:
-    """Passes everything on; writes each step and a picture of the noise to `internal/`.
+    """Passes everything on; writes each step and where noise went to `internal/`.
 
     Args:
         progress: to whom it is passed on.
@@ -37,29 +37,8 @@ class MetricsLog:
         self._progress.step(report, plan)
 
     def noise(self, mean_noise: Mapping[str, float]) -> None:
-        """Keep the factors, and draw them on a logarithmic scale around 1; see `Progress`."""
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-
+        """Keep the factors, which `twinset report` draws; see `Progress`."""
         write_json(self._internal / "noise.json", dict(mean_noise))
-        cells = noise_cells(mean_noise)
-        layers = sorted({layer for layer, _ in cells}, key=lambda x: (x == OUTSIDE, x.zfill(4)))
-        kinds = list(dict.fromkeys(kind for _, kind in cells))
-        logs = [[math.log2(cells.get((row, kind), math.nan)) for kind in kinds] for row in layers]
-        most = max([0.1, *(abs(x) for row in logs for x in row if x == x)])
-        size = 2.5 + 0.9 * len(kinds), 1.8 + 0.28 * len(layers)  # inches that labels fit into
-        figure = Figure(figsize=size, layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots()
-        image = axes.imshow(logs, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
-        axes.set_xticks(range(len(kinds)), kinds, rotation=40, ha="right")
-        axes.set_yticks(range(len(layers)), layers)
-        axes.set_ylabel("layer")
-        axes.set_title("Noise as a multiple of uniform noise")
-        ticks = [most * part / 2 for part in range(-2, 3)]
-        bar = figure.colorbar(image, ax=axes, ticks=ticks)
-        bar.ax.set_yticklabels([f"{2**t:.2f}" for t in ticks])
-        figure.savefig(self._internal / "noise.png", dpi=130)
         self._progress.noise(mean_noise)
 
 
