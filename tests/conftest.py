@@ -11,14 +11,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 import cli
 from tests.helpers.commands import arguments, good_table_in
 from tests.helpers.models import LLAMA, tiny_model
 from twinset.privacy.accounting.accountant import epsilon, prv_epsilon
 
-torch.set_num_threads(1)
 gc.disable()  # until all tests are collected: nothing that they import is garbage
 
 collect_ignore_glob = ["policies/added/*"]  # importing an added policy registers it for all tests
@@ -57,6 +55,8 @@ def _tokenizer(eos: str = "<|endoftext|>"):
 
 def _save(folder: Path, config: str, **sizes) -> Path:
     """Save a random model of a family, and its tokenizer."""
+    import torch  # not at the top: workers start when this file is read
+
     tokenizer = _tokenizer()
     end = tokenizer.eos_token_id
     sizes |= {"hidden_size": 32, "max_position_embeddings": CONTEXT}
@@ -135,12 +135,18 @@ def two_accountants(monkeypatch):
 
 
 def pytest_collection_finish() -> None:
-    """Let no run look for garbage among all that was imported: it takes half of a tiny run."""
+    """Compute in one thread. Let no run look for garbage in what was imported: it takes half."""
+    import torch
+
+    torch.set_num_threads(1)
     gc.freeze()
     gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a GPU where there is none."""
-    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip("needs a GPU")
+    if item.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a GPU")

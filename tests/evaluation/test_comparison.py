@@ -8,14 +8,11 @@ import pytest
 
 from evaluation.comparison import REAL_ROWS, PolicyTrials
 from evaluation.leakage.canaries import COPIES, draw_canaries
-from evaluation.policy_runs import ComparisonRequest, read_data
 from evaluation.release import BASELINE
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import REDRAWS, reviews
 from twinset.commandline.entry_point import STOPPED
 from twinset.config.options import run_config
-from twinset.progress import Silent
-from twinset.run.request import Source
 
 GIVEN = ["compare", "train.csv", "--text", "text", "--attribute", "sentiment", "--quiet"]
 GIVEN += ["--rows", "8", "--steps", "2", "--batch-size", "8", "--max-tokens", "64"]
@@ -108,15 +105,3 @@ def test_what_cannot_be_compared_is_refused_before_any_run(more, message, compar
     assert message in outcome.err and outcome.err.count("\n") == 1
     assert not Path("out.json").exists() and not list(Path("share").iterdir())
     assert Path("other.json").read_text() == "no JSON"
-
-
-def test_a_fifth_is_held_out_by_the_seed(tmp_path):
-    table = reviews(100, seed=0)
-    table.to_csv(tmp_path / "t.csv", index=False)
-    request = ComparisonRequest(Source(str(tmp_path / "t.csv"), "text", ("sentiment",)))
-    data, again, other = (read_data(request, seed, Silent()) for seed in (0, 0, 1))
-    assert sorted(data.train.texts + data.heldout.texts) == sorted(table["text"])
-    assert len(data.heldout) == 20
-    assert data.heldout == again.heldout != other.heldout
-    moods = dict(zip(table["text"], table["sentiment"], strict=True))
-    assert all(moods[t] == m for t, (m,) in zip(data.train.texts, data.train.labels, strict=True))

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.helpers.draws import continue_prompts
+from tests.helpers.models import continue_prompts
 from twinset.config import SamplingConfig
 from twinset.errors import InputError
 from twinset.models.layers import fuse

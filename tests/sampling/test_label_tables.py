@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.helpers.draws import continue_prompts
-from tests.helpers.models import tiny_model
+from tests.helpers.models import continue_prompts, tiny_model
 from tests.helpers.refusals import refusal
 from twinset import Twinset
 from twinset.config import SamplingConfig

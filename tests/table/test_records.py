@@ -104,12 +104,6 @@ def test_a_key_that_some_rows_lack_is_data(tmp_path: Path) -> None:
 # --- cells ----------------------------------------------------------------------------------------
 
 
-def test_characters_that_were_removed_stay_so_in_a_part() -> None:
-    frame = table(review=[f"a text {i}\x07 with a bell" for i in range(6)])
-    for part in records_from_frame(frame, "review", ["mood"])[0].split(range(3)):
-        assert len(part) == 3 and not any("\x07" in text for text in part.texts)
-
-
 def test_special_tokens_are_found_later_by_the_same_rows() -> None:
     reviews = pd.Series([None, "a <s> here", *REVIEWS[2:5], "and <s>"], dtype=object)
     frame, named = table(review=reviews), ("review", ["mood"])

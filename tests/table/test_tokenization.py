@@ -26,9 +26,12 @@ def records(texts=TEXTS) -> Records:
     return Records(list(texts), labels, Schema("text", "str", attributes, ("text", "product")))
 
 
-def tokens(tokenizer, max_tokens=48, texts=TEXTS, pattern="Write a review about a {product}:"):
-    template = Template("mine", pattern, {}, ("product",))
-    return tokenise(records(texts), template, tokenizer, CONTEXT, max_tokens)
+def template(pattern="Write a review about a {product}:") -> Template:
+    return Template("mine", pattern, {}, ("product",))
+
+
+def tokens(tokenizer, max_tokens=48, texts=TEXTS):
+    return tokenise(records(texts), template(), tokenizer, CONTEXT, max_tokens)
 
 
 @pytest.mark.parametrize(("mismatched", "k"), [(1, 2), (9, 5)])
@@ -120,10 +123,6 @@ def test_a_row_is_as_wide_as_its_own_record_asks_never_its_neighbours():
 
 
 # -- kept on the disk: made once, whoever opens them ----------------------------------------------
-
-
-def template(pattern="Write a review about a {product}:") -> Template:
-    return Template("mine", pattern, {}, ("product",))
 
 
 @pytest.mark.parametrize("change", [None, "prompt", "unfinished"])
