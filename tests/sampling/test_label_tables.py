@@ -1,5 +1,7 @@
 """Tables by label: tilt, lengths and log-odds are fitted to counts, kept, and used."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +18,7 @@ from twinset.sampling.label_tables import (
     TextLengths,
     TokenTilt,
 )
-from twinset.sampling.tilt_fitting import expected_presence, fit_tilt
+from twinset.sampling.tilt_fitting import expected_tokens, fit_tilt
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.schema import Attribute, Schema
 
@@ -101,7 +103,8 @@ def test_expected_presence_is_what_counting_many_rows_finds(small, written):
     for ids in written:
         counted[EQUAL.of(ids)[0]] += 1 / len(written)
     counted[END] = 0
-    expected = expected_presence(small, [1, 2], written[:400], EQUAL)
+    writer = SimpleNamespace(fastest=small, prompts={"a": [1, 2]})
+    expected = expected_tokens(writer, {"a": written[:400]}, EQUAL)["a"]
     assert expected == pytest.approx(counted, abs=0.03) and expected[END] == 0
     same = dict.fromkeys(SCHEMA.combinations, expected)
     assert not any(each[:, END].any() for each in fitted_tilt(same, same).tables)

@@ -79,11 +79,14 @@ SCRIPTS = {  # texts, options, rows wanted → (text, filtered, unfinished, deni
         [0, 1],
     ),
     "or ends with its last sentence": (
-        ["It was good. But the...", "It was good. But the end"],
+        ["It was good. Mr. Smith was...", "It was good. But the end", "Fine. But a long half..."],
         {"endings": "cut"},
-        {A: 2},
-        [("It was good.", 0, 0, 0), ("It was good. But the end", 0, 0, 0)],
-        [0, 1],
+        {A: 3},  # the last would lose more than half
+        [
+            (text, 0, 0, 0)
+            for text in ("It was good.", "It was good. But the end", "Fine. But a long")
+        ],
+        [0, 1, 2],
     ),
     "or is drawn again so often and then cut": (
         ["No end to...", "Good.", *[WHOLE] * (MOST_UNFINISHED + 1), "Fine."],

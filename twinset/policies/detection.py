@@ -409,19 +409,19 @@ def measure_coverage(
 
 def describe_coverage(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield what `measure_coverage` returns in lines for people, each share with its n."""
-
-    def share(part: int, whole: int) -> str:
-        return f"{part:,} of {whole:,} ({part / whole:.1%})" if whole else "none of 0"
-
-    yield f"records with anything flagged: {share(found['flagged_records'], found['records'])}"
+    shares = [("records with anything flagged", found["flagged_records"], found["records"], "")]
     for what in ("words", "characters"):
-        yield f"{what} flagged: {share(found[f'flagged_{what}'], found[what])}"
-    for name, counts in found["secrets"].items():
-        missing = f"{counts['not_in_text']:,} of {counts['cells']:,} cells are not in their text"
-        yield f"recall of {name!r}: {share(counts['flagged'], counts['occurrences'])} ({missing})"
+        shares.append((f"{what} flagged", found[f"flagged_{what}"], found[what], ""))
+    for name, n in found["secrets"].items():
+        missing = f" ({n['not_in_text']:,} of {n['cells']:,} cells are not in their text)"
+        shares.append((f"recall of {name!r}", n["flagged"], n["occurrences"], missing))
     if found["secrets"]:
-        inside = share(found["flagged_secret_characters"], found["flagged_characters"])
-        yield f"precision, flagged characters that belong to one of these: {inside}"
+        what = "precision, flagged characters that belong to one of these"
+        inside = found["flagged_secret_characters"]
+        shares.append((what, inside, found["flagged_characters"], ""))
+    for what, part, whole, more in shares:
+        share = f"{part:,} of {whole:,} ({part / whole:.1%})" if whole else "none of 0"
+        yield f"{what}: {share}{more}"
 
 
 def check_samples(path: Path, overwrite: bool, data: str) -> None:

@@ -262,7 +262,9 @@ class Sampler:
                 # Chinese has no blanks between words.
                 whole = " ".join(text.rsplit(None, 1)[:-1])
                 text = whole if len(whole) >= LEAST_LEFT * len(text) else text
-                text = text if config.endings == "keep" else cut_at_sentence(text)
+                ends = [sentence.end() for sentence in _END.finditer(text)]
+                if config.endings != "keep" and ends and ends[-1] >= LEAST_LEFT * len(text):
+                    text = text[: ends[-1]]
             texts[i] = text
             redraws = config.endings == "redraw" and refused[i][UNFINISHED] < MOST_UNFINISHED
             if not is_usable(text):
@@ -312,18 +314,6 @@ def is_unwanted(text: str, kinds: Filter) -> bool:
 
 
 # -- where a text can end: at the end of a sentence ------------------------------------------------
-
-
-def cut_at_sentence(text: str) -> str:
-    """Return a text up to the end of its last sentence; whole where less than half would be left.
-
-    >>> cut_at_sentence("It was a fine film. Mr. Smith was")
-    'It was a fine film.'
-    >>> cut_at_sentence("Fine. But then the whole of the second half was")
-    'Fine. But then the whole of the second half was'
-    """
-    ends = [found.end() for found in _END.finditer(text)]
-    return text[: ends[-1]] if ends and ends[-1] >= LEAST_LEFT * len(text) else text
 
 
 def ids_end_sentence(tokenizer: Any, ids: Sequence[int]) -> bool:

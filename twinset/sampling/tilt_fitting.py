@@ -10,7 +10,7 @@ with its model trained and not yet saved.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
 from typing import Any
@@ -154,7 +154,7 @@ def fit_tilt(
         released: the noisy counts.
         schema: whose labels they are of.
         shares: of each label combination among the texts. Their sum is one.
-        expected: (V,) for each combination, from `expected_presence`.
+        expected: (V,) for each combination, from `expected_tokens`.
     """
     numbers = {c: schema.value_numbers(c) for c in expected}
     strengths = [np.zeros_like(counts) for counts in released.counts]
@@ -175,46 +175,43 @@ def fit_tilt(
 # -- how often a token is expected -----------------------------------------------------------------
 
 
+@torch.inference_mode()
 def expected_tokens(
     model: TwinModel, rows: Rows, weights: TokenWeights
 ) -> dict[Combination, np.ndarray]:
-    """Return the chance (V,) of each token to be in a row, by label: see `expected_presence`."""
-    prompts, fastest = model.prompts, model.fastest
-    return {c: expected_presence(fastest, prompts[c], ids, weights) for c, ids in rows.items()}
-
-
-@torch.inference_mode()
-def expected_presence(
-    model: Any, prompt: Sequence[int], rows: Sequence[Sequence[int]], weights: TokenWeights
-) -> np.ndarray:
-    """Return the mean over rows of the chance (V,) that each token would be in one like it.
+    """Return by label the mean over rows of the chance (V,) that each token would be in one.
 
     The model's probabilities are summed along its own rows. Counting would take thousands of rows
     to say as much of rare tokens. A row counts for as much as a private text like it would.
 
     Args:
-        model: causal LM in evaluation mode.
-        prompt: token ids.
-        rows: token ids of rows that the model wrote behind it.
+        model: in evaluation mode.
+        rows: token ids of rows that the model wrote behind its prompts.
         weights: what tokens counted. Those of weight 0, as the end, are expected nowhere: the end
             is not counted, would seem far too frequent, and rows would never end.
     """
-    total = torch.zeros(model.config.vocab_size, dtype=torch.float64)
-    head, before = model.get_output_embeddings(), len(prompt) - 1
-    for row in rows:
-        # Filled up, so that there are few shapes: for each the processor's library keeps code.
-        length = min(before + rounded(len(row), TOKENS_TOGETHER), context_length(model))
-        ids = [*prompt, *row[:-1]]
-        ids += [0] * (length - len(ids))
-        read = torch.tensor([ids], device=model.device)
-        states = model.base_model(input_ids=read, use_cache=False).last_hidden_state[0, before:]
-        absent = []  # logarithm of the chance (V,) that no draw of some is of a token
-        # A few tokens at a time: the logits of a long row are many times as large as its states.
-        for start in range(0, len(row), TOKENS_TOGETHER):
-            logits = head(states[start : start + TOKENS_TOGETHER])[: len(row) - start]  # (T, V)
-            chances = logits.float().softmax(1).clamp_(max=1 - 1e-6)
-            absent.append(chances.neg_().log1p_().sum(0))
-        present = -torch.expm1(torch.stack(absent).sum(0)).double().cpu()
-        total += present * weights.of(row)[1]
-    found: np.ndarray = (total / max(1, len(rows))).numpy()
-    return np.where(weights.weights > 0, found, 0.0)
+    writer, prompts, found = model.fastest, model.prompts, {}
+    head, longest = writer.get_output_embeddings(), context_length(writer)
+    for combination, written in rows.items():
+        prompt = prompts[combination]
+        total = torch.zeros(writer.config.vocab_size, dtype=torch.float64)
+        before = len(prompt) - 1
+        for row in written:
+            # Filled up, so that there are few shapes: for each the processor's library keeps code.
+            length = min(before + rounded(len(row), TOKENS_TOGETHER), longest)
+            ids = [*prompt, *row[:-1]]
+            ids += [0] * (length - len(ids))
+            read = torch.tensor([ids], device=writer.device)
+            passed = writer.base_model(input_ids=read, use_cache=False)
+            states = passed.last_hidden_state[0, before:]  # (T, d)
+            absent = []  # logarithm of the chance (V,) that no draw of some is of a token
+            # A few tokens at a time: logits of a long row are many times as large as its states.
+            for start in range(0, len(row), TOKENS_TOGETHER):
+                logits = head(states[start : start + TOKENS_TOGETHER])[: len(row) - start]  # (T, V)
+                chances = logits.float().softmax(1).clamp_(max=1 - 1e-6)
+                absent.append(chances.neg_().log1p_().sum(0))
+            present = -torch.expm1(torch.stack(absent).sum(0)).double().cpu()
+            total += present * weights.of(row)[1]
+        mean: np.ndarray = (total / max(1, len(written))).numpy()
+        found[combination] = np.where(weights.weights > 0, mean, 0.0)
+    return found

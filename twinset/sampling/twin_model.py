@@ -296,7 +296,7 @@ class TwinModel:
         How common a label is counts for nothing: it would deny most rows of a rare one.
         """
         theirs = [tuple(self.schema.value_numbers(combination)) for combination in combinations]
-        shares = [np.zeros(classes) for classes in self._classes]  # (K,) of each attribute's values
+        shares = [np.zeros(len(each.values)) for each in self.schema.attributes]  # (K,) of each
         for combination, share in self.shares(self.schema.combinations).items():
             for each, number in zip(shares, self.schema.value_numbers(combination), strict=True):
                 each[number] += share
@@ -310,11 +310,8 @@ class TwinModel:
             ValueError, KeyError: it is of other attributes, or of another model.
         """
         config = self.model.config
-        return Teacher.load(folder, self._classes, config.hidden_size, config.num_hidden_layers)
-
-    @property
-    def _classes(self) -> list[int]:
-        return [len(attribute.values) for attribute in self.schema.attributes]
+        classes = [len(attribute.values) for attribute in self.schema.attributes]
+        return Teacher.load(folder, classes, config.hidden_size, config.num_hidden_layers)
 
     # -- files -------------------------------------------------------------------------------------
 
@@ -375,7 +372,8 @@ class TwinModel:
                 data["base_origin"],
                 base_name=data.get("base_name", ""),
             )
-            classes, vocabulary = model._classes, base.model.config.vocab_size
+            classes = [len(attribute.values) for attribute in model.schema.attributes]
+            vocabulary = base.model.config.vocab_size
             bins = LengthBins(model.text_tokens, model.tokenizer.eos_token_id)
             model.tilt = TokenTilt.load(folder, classes, vocabulary)
             model.lengths = TextLengths.load(folder, classes, len(bins))
