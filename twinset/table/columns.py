@@ -104,23 +104,19 @@ def facts_of(table: pd.DataFrame | pd.Series) -> TableFacts:
 # -- pieces ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TableReader:
-    """A table that can be read once, piece by piece. `rows` and `notes` are known afterwards."""
+def collect_table(
+    pieces: Iterable[Piece], schema: pa.Schema | None = None, folder: Path | None = None
+) -> pd.DataFrame:
+    """Return a whole table of its pieces.
 
-    pieces: Iterator[Piece]
-    schema: pa.Schema | None = None  # of Arrow, where the source states types
-    rows: RowNumbers = field(default_factory=RowNumbers)
-    notes: Sequence[str] = ()
-
-
-def collect_table(reader: TableReader, folder: Path | None = None) -> pd.DataFrame:
-    """Return a whole table. With a folder of its owner, later pieces' texts lie on the disk."""
-    schema, total = reader.schema, 0
+    `schema` is Arrow's, where the source states types. With a folder of the table's owner, later
+    pieces' texts lie on the disk.
+    """
+    total = 0
     chunks: dict[str, list[Any]] = {} if schema is None else {name: [] for name in schema.names}
     with ExitStack() as stack:
         file: IO[bytes] | None = None
-        for rows, columns in reader.pieces:
+        for rows, columns in pieces:
             for name in columns:  # a key of JSONL may come late
                 chunks.setdefault(name, [pa.nulls(total)])
             if folder is not None and total and file is None:

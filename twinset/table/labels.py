@@ -70,20 +70,17 @@ class LabelRules:
             if not all(isinstance(each, Collection) for each in lists):
                 raise InputError(f"`{option}`: give a list for each column, by its name")
         for name, values in self.declared.items():
-            if isinstance(values, str) or not all(
+            texts = [] if isinstance(values, str) else list(map(plain, values))
+            are_plain = all(
                 isinstance(v, str) or (isinstance(v, int | float) and abs(v) <= largest)
                 for v in values
-            ):
+            )
+            are_clean = all(text.strip() and not CONTROL.search(text) for text in texts)
+            if not (are_plain and are_clean and 2 <= len(set(texts)) == len(texts) <= MOST_VALUES):
                 raise InputError(
-                    f"`labels`: give a list of texts, numbers or booleans for {name!r}"
+                    f"`labels`: give 2 to {MOST_VALUES} different values for {name!r}: texts, "
+                    "numbers or booleans, none of them blank or with a control character"
                 )
-            texts = [plain(value) for value in values]
-            if not all(text.strip() and not CONTROL.search(text) for text in texts):
-                raise InputError(
-                    f"`labels`: a value of {name!r} is blank or has a control character"
-                )
-            if len(set(texts)) < len(texts) or not 2 <= len(texts) <= MOST_VALUES:
-                raise InputError(f"`labels`: give 2 to {MOST_VALUES} different values for {name!r}")
         for name, edges in self.bins.items():
             are_numbers = all(
                 isinstance(e, int | float) and not isinstance(e, bool) and abs(e) <= largest

@@ -30,11 +30,12 @@ from twinset.files.limits import (
     check_names,
 )
 from twinset.table import columns
-from twinset.table.columns import Piece, RowNumbers, TableReader
+from twinset.table.columns import Piece, RowNumbers
 
 _MAGIC = b"ARROW1\0\0"  # before the stream, in Feather
 _ERRORS = {"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!"}  # of formulas
 _HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
+Reader = tuple[Iterator[Piece], pa.Schema]  # a table that is read once, and its types
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -73,8 +74,8 @@ def _check_sizes(inflated: int, rows: int, path: Path) -> None:
         raise InputError(f"{path}: has {rows} rows in {size} bytes; write it again")
 
 
-def read_parquet(path: Path) -> TableReader:
-    """Return a reader of Parquet."""
+def read_parquet(path: Path) -> Reader:
+    """Return pieces and schema of Parquet."""
     message = f"{path}: not a readable Parquet file; write it again"
     with _one_line(message):
         # A handle: from a path pyarrow also reads "name=value/". A buffer: else a whole group of
@@ -88,11 +89,11 @@ def read_parquet(path: Path) -> TableReader:
         groups = (found.row_group(number) for number in range(found.num_row_groups))
         _check_sizes(sum(group.total_byte_size for group in groups), found.num_rows, path)
         batches = file.iter_batches(columns.ROWS_AT_ONCE, use_threads=False)
-    return TableReader(_arrow_pieces(batches, message), schema)
+    return _arrow_pieces(batches, message), schema
 
 
-def read_feather(path: Path) -> TableReader:
-    """Return a reader of Feather (version 2), or of a stream as `datasets` keeps it."""
+def read_feather(path: Path) -> Reader:
+    """Return pieces and schema of Feather (version 2), or of a stream as `datasets` keeps it."""
     message = f"{path}: not a readable Feather or Arrow file; write it again"
     with _one_line(message):
         raw = pa.OSFile(str(path))
@@ -109,7 +110,7 @@ def read_feather(path: Path) -> TableReader:
         stream = pa.ipc.open_stream(raw)
         schema = stream.schema.remove_metadata()
         check_names(schema.names, path)
-    return TableReader(_arrow_pieces(stream, message), schema)
+    return _arrow_pieces(stream, message), schema
 
 
 def _message_size(message: pa.Message) -> tuple[int, int]:
@@ -144,8 +145,8 @@ def _message_size(message: pa.Message) -> tuple[int, int]:
     return unpack("<q", data, length_at)[0] if length_at else 0, total
 
 
-def load_dataset(name: str, split: str | None) -> TableReader:
-    """Return a reader of a folder of `datasets.save_to_disk`, or of a data set of the hub.
+def load_dataset(name: str, split: str | None) -> Reader:
+    """Return pieces and schema of a folder of `save_to_disk`, or of a data set of the hub.
 
     A hub name is `owner/name`. The cache of `datasets` keeps a copy.
 
@@ -190,13 +191,13 @@ def load_dataset(name: str, split: str | None) -> TableReader:
     return read_dataset(found, name, remedy)
 
 
-def read_dataset(data: Any, source: str, remedy: str) -> TableReader:
-    """Return a reader of a `datasets.Dataset`."""
+def read_dataset(data: Any, source: str, remedy: str) -> Reader:
+    """Return pieces and schema of a `datasets.Dataset`."""
     schema = data.features.arrow_schema
     check_names(schema.names, source)
     tables = data.with_format("arrow").iter(columns.ROWS_AT_ONCE)
     batches = (batch for table in tables for batch in table.combine_chunks().to_batches())
-    return TableReader(_arrow_pieces(batches, f"{source}: its data are damaged; {remedy}"), schema)
+    return _arrow_pieces(batches, f"{source}: its data are damaged; {remedy}"), schema
 
 
 # -- Excel -----------------------------------------------------------------------------------------

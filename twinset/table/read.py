@@ -43,24 +43,13 @@ from twinset.files.limits import (
 )
 from twinset.table import columns
 from twinset.table import other_formats as formats
-from twinset.table.columns import Piece, RowNumbers, TableFacts, TableReader, typed
+from twinset.table.columns import Piece, RowNumbers, TableFacts, typed
 
-FORMATS: dict[str, str] = {
-    ".csv": "csv",
-    ".csv.gz": "csv",
-    ".tsv": "tsv",
-    ".tsv.gz": "tsv",
-    ".jsonl": "jsonl",
-    ".jsonl.gz": "jsonl",
-    ".parquet": "parquet",
-}
-READ_ONLY: dict[str, str] = {  # a twin is written in none of these
-    ".json": "json",
-    ".json.gz": "json",
-    ".xlsx": "xlsx",
-    ".feather": "feather",
-    ".arrow": "feather",
-}
+_PLAIN = {f".{kind}{end}": kind for kind in ("csv", "tsv", "jsonl") for end in ("", ".gz")}
+FORMATS: dict[str, str] = _PLAIN | {".parquet": "parquet"}
+# a twin is written in none of these
+READ_ONLY = {".json": "json", ".json.gz": "json", ".xlsx": "xlsx"}
+READ_ONLY |= {".feather": "feather", ".arrow": "feather"}
 # As OWASP's "CSV injection" lists them. The last four are = + - @ in full width.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 STDIN = "-"
@@ -422,7 +411,7 @@ def read_frame(
     if is_path:
         name = str(source)
     path, kind, layout = Path(name), None, layout or Layout()
-    rows, notes = RowNumbers("row", header=1), list[str]()
+    rows, notes, schema = RowNumbers(), list[str](), None
     with ExitStack() as stack:
         if name == STDIN:
             path, kind = stack.enter_context(_spooled(folder))
@@ -438,25 +427,25 @@ def read_frame(
             )
         try:
             if not is_path:
-                reader = formats.read_dataset(source, name, "make the data set again")
+                pieces, schema = formats.read_dataset(source, name, "make the data set again")
             elif path.is_dir() or (not path.exists() and format_of(path) is None):
-                reader = formats.load_dataset(name, split)
+                pieces, schema = formats.load_dataset(name, split)
             elif not path.exists():
                 raise InputError(f"{path}: no such file; check the path")
             elif kind is None:
                 readable = ", ".join((*FORMATS, *READ_ONLY))
                 raise InputError(f"{path}: unknown ending; save it as one of {readable}")
             elif kind == "xlsx":
+                rows = RowNumbers("row", header=1)
                 pieces = formats.read_excel(path, split, rows, notes)
-                reader = TableReader(pieces, rows=rows, notes=notes)
             elif split is not None:
                 raise InputError(
                     f"{path}: a file has no splits; leave `split` out or name a split's file"
                 )
             elif kind == "parquet":
-                reader = formats.read_parquet(path)
+                pieces, schema = formats.read_parquet(path)
             elif kind == "feather":
-                reader = formats.read_feather(path)
+                pieces, schema = formats.read_feather(path)
             else:
                 if own is None and layout.delimiter is not None:
                     raise InputError(f"{path}: `delimiter` is of CSV; leave it out")
@@ -465,9 +454,9 @@ def read_frame(
                     rows = RowNumbers("line")
                     pieces = _read_json(path, layout, rows, may_be_array=kind == "json")
                 else:
+                    rows = RowNumbers("row", header=1)
                     pieces = _read_csv(path, layout, rows)
-                reader = TableReader(pieces, rows=rows, notes=notes)
-            frame = columns.collect_table(reader, folder)
+            frame = columns.collect_table(pieces, schema, folder)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise InputError(
                 f"{path}: the gzip data is damaged or cut off; copy it again"
@@ -477,15 +466,15 @@ def read_frame(
             raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
     if own and len(frame.columns):
         frame = frame.apply(typed)
-    stated = [f for f in reader.schema or () if pa.types.is_integer(f.type) or f.type == pa.bool_()]
+    stated = [f for f in schema or () if pa.types.is_integer(f.type) or f.type == pa.bool_()]
     facts = TableFacts(
         is_text=own is not None,
         is_named_by_rows=kind in ("jsonl", "json"),
         states_types=kind not in (*_OF_TEXT, "xlsx"),
-        types=None if reader.schema is None else {f.name: str(f.type) for f in stated},
+        types=None if schema is None else {f.name: str(f.type) for f in stated},
         # without blank rows they are not kept: pandas copies what a table states all the time
-        rows=reader.rows if b"1" in reader.rows.blank else replace(reader.rows, blank=bytearray()),
-        notes=reader.notes,
+        rows=rows if b"1" in rows.blank else replace(rows, blank=bytearray()),
+        notes=notes,
     )
     frame.attrs[columns.STATED] = facts
     return frame

@@ -32,7 +32,6 @@ from twinset.privacy.mechanism.units import Units
 from twinset.table.columns import (
     Picked,
     Piece,
-    TableReader,
     Texts,
     blocks,
     collect_table,
@@ -347,7 +346,7 @@ def with_joined_text(
             yield len(rows), {JOINED: rows}
 
     name = JOINED if JOINED in used or JOINED not in frame.columns else f"joined_{JOINED}"
-    column = collect_table(TableReader(pieces()), folder)[JOINED].set_axis(frame.index)
+    column = collect_table(pieces(), folder=folder)[JOINED].set_axis(frame.index)
     rest = frame.drop(columns=[n for n in used if n not in keep or n == name])
     notes = [f"joining {show(used, frame)} into one, which the twin calls {name!r}"]
     return rest.assign(**{name: column}), name, notes

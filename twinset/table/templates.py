@@ -158,8 +158,6 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
     name, pattern = written.name, written.pattern.rstrip()
     if name == GENERIC:
         pattern = pattern.replace(_ALL, listed)
-    if len(pattern) > MOST_PROMPT:
-        raise InputError(f"{name}: the prompt has more than {MOST_PROMPT} characters; shorten it")
     if braced := [column for column in columns if set(column) & set("{}")]:
         raise InputError(f"column {braced[0]!r}: no prompt can name a brace; rename the column")
     if set(PLACEHOLDER.sub("", pattern)) & set("{}"):
@@ -201,7 +199,7 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
         if len(prompt) > MOST_PROMPT:
             raise InputError(
                 f"{template.name}: with its values the prompt has more than {MOST_PROMPT} "
-                "characters; shorten them"
+                "characters; shorten it"
             )
         twin = first.setdefault(prompt, combination)
         if twin is not combination:
