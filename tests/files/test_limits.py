@@ -35,7 +35,7 @@ def refused(act, said) -> None:
 
 NAMES = [f"k{number}" for number in range(40_000)]
 MANY = json.dumps(dict.fromkeys(NAMES, 1) | {"review": WORDS})
-SPARSE = json.dumps(dict.fromkeys(NAMES[:1000], 1)) + "\n{}" * 100_000
+SPARSE = json.dumps(dict.fromkeys(NAMES[:1000], 1)) + "\n{}" * 10_000
 OPEN = 'review,label\n"' + "x" * (limits.MOST_CELL + 1) + '",a\n'
 
 
@@ -48,7 +48,8 @@ OPEN = 'review,label\n"' + "x" * (limits.MOST_CELL + 1) + '",a\n'
     ],
     ids=["many keys", "sparse", "open quote"],
 )
-def test_small_tables_that_are_large_inside(tmp_path, file, content, said):
+def test_small_tables_that_are_large_inside(tmp_path, monkeypatch, file, content, said):
+    monkeypatch.setattr("twinset.table.read.MOST_REPEATED", 1_000_000)
     (tmp_path / file).write_text(content)
     for folder in (None, tmp_path):
         refused(partial(read_frame, tmp_path / file, folder=folder), said)

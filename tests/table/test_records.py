@@ -169,7 +169,7 @@ columns = st.lists(cells, min_size=8, max_size=8) | st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     data=st.dictionaries(st.sampled_from(["text", "label", "other"]), columns),
     text=st.sampled_from([None, "text", "label"]),
