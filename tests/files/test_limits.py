@@ -63,7 +63,7 @@ def test_parquet_that_is_large_inside(tmp_path, monkeypatch):
     # runs of one value take some hundred bytes
     pq.write_table(pa.table({"review": pa.repeat("a", 1000)}), path)
     assert len(read_frame(path)) == 1000
-    monkeypatch.setattr("twinset.table.other_formats.MOST_REPEATED", 100)
+    monkeypatch.setattr(limits, "MOST_REPEATED", 100)
     pq.write_table(pa.table({"review": pa.repeat("a", path.stat().st_size * 2)}), path)
     refused(lambda: read_frame(path), "rows in .* bytes; write it again")
     monkeypatch.setattr(limits, "INFLATED", 10_000)

@@ -55,13 +55,16 @@ def check_names(names: Iterable[Any], source: str | Path) -> None:
             )
 
 
-def check_inflated(inflated: int, path: Path) -> None:
-    """Refuse a compressed file that inflates to this many bytes, if that is beyond all reason."""
-    if inflated > max(INFLATED, RATIO * path.stat().st_size):
+def check_inflated(inflated: int, path: Path, rows: int = 0) -> None:
+    """Refuse a file that stands for this many bytes or rows, if that is beyond all reason."""
+    size = path.stat().st_size
+    if inflated > max(INFLATED, RATIO * size):
         raise InputError(
             f"{path}: inflates to more than {RATIO} times its size; decompress it yourself if you "
             "trust it"
         )
+    if rows > max(MOST_REPEATED, size):  # runs of one value take hardly any bytes
+        raise InputError(f"{path}: has {rows} rows in {size} bytes; write it again")
 
 
 def open_bytes(path: Path) -> IO[bytes]:

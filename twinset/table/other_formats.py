@@ -66,14 +66,6 @@ def _arrow_pieces(batches: Iterable[pa.RecordBatch], message: str) -> Iterator[P
                 yield part.num_rows, dict(zip(part.schema.names, part.columns, strict=True))
 
 
-def _check_sizes(inflated: int, rows: int, path: Path) -> None:
-    """Refuse what a small file may stand for: many bytes, or runs of one value in many rows."""
-    size = path.stat().st_size
-    check_inflated(inflated, path)
-    if rows > max(MOST_REPEATED, size):
-        raise InputError(f"{path}: has {rows} rows in {size} bytes; write it again")
-
-
 def read_parquet(path: Path) -> Reader:
     """Return pieces and schema of Parquet."""
     message = f"{path}: not a readable Parquet file; write it again"
@@ -87,7 +79,7 @@ def read_parquet(path: Path) -> Reader:
         # Notes of pandas in the file may be no notes. They make this raise, not a later step.
         schema.empty_table().to_pandas()
         groups = (found.row_group(number) for number in range(found.num_row_groups))
-        _check_sizes(sum(group.total_byte_size for group in groups), found.num_rows, path)
+        check_inflated(sum(group.total_byte_size for group in groups), path, found.num_rows)
         batches = file.iter_batches(columns.ROWS_AT_ONCE, use_threads=False)
     return _arrow_pieces(batches, message), schema
 
@@ -105,7 +97,7 @@ def read_feather(path: Path) -> Reader:
                 # more than the file can hold is refused before it is decompressed
                 length, buffers = _message_size(part)
                 inflated, rows = inflated + buffers, rows + length
-                _check_sizes(inflated, rows, path)
+                check_inflated(inflated, path, rows)
         raw.seek(start)
         stream = pa.ipc.open_stream(raw)
         schema = stream.schema.remove_metadata()
