@@ -6,6 +6,7 @@ starts a program is written down, and refused.
 
 import sys
 from contextlib import contextmanager
+from functools import cache
 
 import pytest
 
@@ -36,12 +37,15 @@ def _hook(event: str, arguments: tuple) -> None:
         raise ConnectionRefusedError("not in this test")
 
 
-sys.addaudithook(_hook)  # no hook can be taken away; without `watched` it does nothing
+@cache  # no hook can be taken away, and each slows all tests that follow
+def add_hook():
+    sys.addaudithook(_hook)
 
 
 @contextmanager
 def watched():
     """Yield the list of what was tried."""
+    add_hook()
     _seen.append([])
     try:
         yield _seen[-1]
