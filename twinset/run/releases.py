@@ -145,10 +145,13 @@ def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
     weighed follows from the label counts and from rows of the base model, in shares as counted. No
     record was shown to it.
     """
-    schema = run.records.schema
+    schema, tokens = run.records.schema, run.tokens
     numbers = {c: schema.value_numbers(c) for c in schema.combinations}
     marginals, event = release_token_marginals(
-        run.tokens.of_units(counted_units(run, "texts counted"), numbers),
+        (
+            [(tokens.texts[i], numbers[tokens.labels[i]]) for i in unit]
+            for unit in counted_units(run, "texts counted")
+        ),
         [len(attribute.values) for attribute in schema.attributes],
         token_weights(base, run.progress),
         require_noise(run.plan, run.plan.marginal_noise),

@@ -12,7 +12,7 @@ between a length and its double, because a batch is filled up for each of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import chain, groupby, islice
@@ -26,7 +26,6 @@ import torch
 from twinset.errors import InputError
 from twinset.files.atomic import flush, write_json
 from twinset.privacy.clipping import Sequences
-from twinset.privacy.mechanism.counts import Text
 from twinset.table.columns import Picked, some_at_once
 from twinset.table.records import Records
 from twinset.table.schema import Combination
@@ -136,13 +135,6 @@ class TokenisedRecords:
             ids[row, :end] = torch.tensor(prompt + text)
             mask[row, len(prompt) : end] = True
         return Sequences(ids, mask, len(rows) // len(indices))
-
-    def of_units(
-        self, units: Iterable[list[int]], numbers: Mapping[Combination, Sequence[int]]
-    ) -> Iterator[list[Text]]:
-        """Yield the texts of each unit of records, with the numbers that stand for their labels."""
-        for unit in units:
-            yield [(self.texts[i], numbers[self.labels[i]]) for i in unit]
 
     def behind(self, prompts: dict[Combination, list[int]]) -> TokenisedRecords:
         """Return the same texts behind other prompts, also for those who open the folder later."""
