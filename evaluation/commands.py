@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from twinset.bounds import SEEDS
+from twinset.bounds import SEEDS, Bounds, bounds_in, check_number
 from twinset.commandline.common import (
     OF_REAL_ROWS,
     Data,
@@ -33,7 +33,7 @@ from twinset.commandline.common import (
     takes,
 )
 from twinset.commandline.entry_point import with_flags
-from twinset.config import ROWS
+from twinset.config import ROWS, PrivacyConfig
 from twinset.config.options import ANY_POLICY, OPTIONS, TABLE, run_config, run_options
 from twinset.errors import InputError, Stopped, VerificationError
 from twinset.files.environment import shell_line
@@ -43,6 +43,7 @@ from .findings import (
     ATTACKED,
     CANARIES,
     LENGTHS,
+    PLANTED,
     RUNS,
     SECRETS,
     Findings,
@@ -191,13 +192,15 @@ def evaluate(
     check_tables_there(train, test)
     from twinset.commandline.console import Console
 
-    from .evaluate import FILE, EvaluationRequest, budgets
+    from .evaluate import FILE, EvaluationRequest
     from .evaluate import evaluate as measure
     from .release import Release, open_real_rows
     from .utility.classifiers import CLASSIFIERS
 
     attributes, names = tuple(given.get("attribute", ())), tuple(classifier or CLASSIFIERS)
-    sweep, form = budgets(sweep_epsilon), (given.get("text"), layout_of(given))
+    epsilons = bounds_in(PrivacyConfig)["epsilon"]
+    sweep = _parse_numbers("`sweep_epsilon`", sweep_epsilon, epsilons) if sweep_epsilon else ()
+    form = given.get("text"), layout_of(given)
     compared = baseline, non_private, sweep, exclude_overlap
     release = Release.read(twin, run, given.get("device", AUTO))
     kept = _open_findings(release.run.internal / FILE if release.run else None, output)
@@ -364,12 +367,13 @@ def canaries(
     """Plant secrets, train with each policy, and ask for them."""
     from twinset.commandline.console import Console
 
-    from .leakage.audits import CanaryRequest, audit_canaries, parse_copies
+    from .leakage.audits import CanaryRequest, audit_canaries
     from .policy_runs import ComparisonRequest
 
     config = run_config(run_options(given), any_policy=True)
     table = ComparisonRequest(source_of(data, given), listed(policies), 1, rows, test)
-    request = CanaryRequest(table, parse_copies(copies), each, digits, coins)
+    numbers = tuple(map(int, _parse_numbers("`copies`", copies, PLANTED, is_whole=True)))
+    request = CanaryRequest(table, numbers, each, digits, coins)
     check_output(output)
     with Console(quiet) as progress:
         findings = audit_canaries(request, config, output, shell_line("twinset"), progress)
@@ -394,6 +398,20 @@ def show_first_verdict(result: Result, source: Source, device: str) -> None:
         for line in lines:
             is_command = line.startswith(" ")  # to be pasted, so it is not broken
             progress.say(line if is_command else fill(line, 80, subsequent_indent=" " * 22))
+
+
+def _parse_numbers(
+    option: str, text: str, bounds: Bounds, is_whole: bool = False
+) -> tuple[float, ...]:
+    """Return the numbers of "1,2,4", or refuse what is none within bounds."""
+    try:
+        kind = int if is_whole else float
+        found = dict.fromkeys(map(kind, text.split(",")))
+    except ValueError:
+        raise InputError(f"{option} takes numbers with commas between: 1,2,4") from None
+    for number in found:
+        check_number(option, number, bounds, is_whole)
+    return tuple(found)
 
 
 def _open_findings(of_run: Path | None, output: Path | None) -> KeptFindings:

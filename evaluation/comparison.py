@@ -44,15 +44,8 @@ from .findings import (
 )
 from .leakage.canaries import COPIES, EACH, EXACT, FORMATS, UNKNOWN, draw_canaries, exposure, plant
 from .leakage.membership import perplexity
-from .policy_runs import (
-    ComparisonRequest,
-    Data,
-    policy_config,
-    read_data,
-    timed,
-    write_untrained_twin,
-)
-from .release import BASELINE, Seconds, normalised, records_to_frame, take_records
+from .policy_runs import ComparisonRequest, Data, policy_config, read_data, write_untrained_twin
+from .release import BASELINE, normalised, records_to_frame, take_records
 from .utility.classifiers import SentenceEncoder, make_classifiers
 from .utility.usefulness import score_agreement, targets, train_on
 
@@ -86,7 +79,6 @@ class PolicyRun:
     """One run with one seed."""
 
     values: Mapping[str, float]  # by measure, those that were taken
-    seconds: Mapping[str, float]  # by phase
     epsilon: float | None = None  # ε of the run's guarantee, or None without one
     delta: float | None = None  # its δ
     guarantee: str = ""  # in words. Empty where nothing was trained.
@@ -154,11 +146,7 @@ class PolicyResults:
 def compare_policies(
     request: ComparisonRequest, config: RunConfig, output: Path, command: str, progress: Progress
 ) -> PolicyResults:
-    """Make and score every run that the results at `output` lack, and write table and figure.
-
-    Raises:
-        InputError: something cannot be used, or the results there are of other settings.
-    """
+    """Make and score every run that the results at `output` lack, and write table and figure."""
     configs = {name: policy_config(config, name) for name in request.policies}
     check_private_place(output)
     data = read_data(request, config.training.seed, progress)
@@ -215,11 +203,7 @@ def compare_policies(
 
 
 class PolicyTrials:
-    """Makes runs and scores them, all against the same held-out rows.
-
-    Raises:
-        InputError: the base model cannot be used, or it would cut the canaries off.
-    """
+    """Makes runs and scores them, all against the same held-out rows."""
 
     def __init__(
         self, data: Data, request: ComparisonRequest, config: RunConfig, progress: Progress
@@ -259,18 +243,16 @@ class PolicyTrials:
 
     def run(self, name: str, seed: int, config: RunConfig | None) -> PolicyRun:
         """Make one run and score it."""
-        data, seconds = self._data, Seconds()
+        data = self._data
         if name == REAL_ROWS:
             frame = self._train.sample(min(self._rows, len(self._train)), random_state=seed)
-            with timed(seconds, "classifiers"):
-                values = self._score_rows(frame, judged=self._heldout)
-            return PolicyRun(values, seconds)
+            return PolicyRun(self._score_rows(frame, judged=self._heldout))
         seeded = config or self._config
-        seeded = replace(
-            seeded,
-            training=replace(seeded.training, seed=seed),
-            sampling=replace(seeded.sampling, seed=seed),
+        training, sampling = (
+            replace(seeded.training, seed=seed),
+            replace(seeded.sampling, seed=seed),
         )
+        seeded = replace(seeded, training=training, sampling=sampling)
         canaries = draw_canaries(data.train.schema.combinations, seed)
         epsilon, delta, sentence = None, None, ""
         writer: BaseModel | TwinModel
@@ -279,9 +261,8 @@ class PolicyTrials:
             seeded = with_teacher(seeded, len(data.train))
             labels, schema = Counter(data.train.labels), data.train.schema
             shares = {c: float(labels[c]) for c in schema.combinations}
-            with timed(seconds, "sampling"):
-                counts = proportional(shares, self._rows)
-                frame = write_untrained_twin(seeded, schema, data.template, counts, self._progress)
+            counts = proportional(shares, self._rows)
+            frame = write_untrained_twin(seeded, schema, data.template, counts, self._progress)
             base_model, device = seeded.training.base_model, seeded.speed.device
             dtype, say = frozen_dtype(seeded), self._progress.say
             writer = load_base(base_model, dtype=dtype, device=device, say=say)
@@ -289,18 +270,13 @@ class PolicyTrials:
             planted = plant(self._train, data.text, data.attributes, canaries)
             writer, twin = data.train_twin(planted, seeded, self._rows, self._progress)
             frame, claim = twin.frame, writer.guarantee
-            seconds |= twin.seconds
+
             epsilon, delta, sentence = claim.epsilon, claim.delta, claim.sentence
         self._progress.say("scoring")
-        with timed(seconds, "classifiers"):
-            values = self._score_rows(frame, judged=frame)
-        with timed(seconds, "perplexity"):
-            values[PERPLEXITY] = perplexity(writer.model, self._probes)
-        with timed(seconds, "exposure"):
-            found = [
-                exposure(writer.model, writer.tokenizer, self._prompts[c.label], c)
-                for c in canaries
-            ]
+        values = self._score_rows(frame, judged=frame)
+        values[PERPLEXITY] = perplexity(writer.model, self._probes)
+        asked = writer.model, writer.tokenizer
+        found = [exposure(*asked, self._prompts[c.label], c) for c in canaries]
         for copies in COPIES:
             bits = [e.bits for e in found if e.canary.copies == copies]
             values[EXPOSURES[copies]] = sum(bits) / len(bits)
@@ -309,7 +285,7 @@ class PolicyTrials:
             stated = {"rank": e.rank, "bits": e.bits, "method": e.method}
             known = {"format": e.canary.format.pattern, "space": e.canary.format.space}
             exposures.append({"copies": e.canary.copies, **known, **stated})
-        return PolicyRun(values, seconds, epsilon, delta, sentence, exposures)
+        return PolicyRun(values, epsilon, delta, sentence, exposures)
 
     def _score_rows(self, frame: pd.DataFrame, judged: pd.DataFrame) -> dict[str, float]:
         """Return accuracies on held-out rows of what learns from a table, and label fidelity.
@@ -410,10 +386,7 @@ def write_figure(results: PolicyResults, path: Path) -> None:
 
 def _write_notes(results: PolicyResults) -> list[str]:
     """Return what a reader of the table must know."""
-    facts, times = results.facts, []
-    for name, runs in results.runs.items():
-        seconds = pd.DataFrame([run.seconds for run in runs]).mean()
-        times.append(f"{name}: {', '.join(f'{phase} {s:.0f}' for phase, s in seconds.items())}")
+    facts = results.facts
     return [
         "Computed on private rows: stays with their owner. Only twins may be handed over.",
         "Mean and 95 % t interval over the seeds, which change training, noise, sampling and "
@@ -430,5 +403,4 @@ def _write_notes(results: PolicyResults) -> list[str]:
         f"{math.log2(facts['space']):.2f} the most.",
         f"Held-out perplexity: {facts['perplexity rows']} held-out rows. Held-out texts that are "
         f"training texts too: {facts['coinciding']}.",
-        f"Mean seconds of a run: {'; '.join(times)}.",
     ]

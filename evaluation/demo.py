@@ -1,8 +1,6 @@
 """`twinset demo`: a twin made on this machine, and what it is worth.
 
-The table is public, or made up, and plays the private one. Everything else is as in
-`twinset generate`. Each demo says here which table it takes and how its twin is made and measured.
-
+The table is public, or made up, and plays the private one. All else is as in `twinset generate`.
 The dialogues are in the manner of CustomerSim (Shi et al. 2022): an agenda of turns, several
 wordings of each, and words for the gaps. Their personal data is made up and in known places.
 """
@@ -14,6 +12,7 @@ import json
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -151,10 +150,6 @@ class Demo:
     privacy: PrivacyConfig = PrivacyConfig(target_epsilon=EPSILON, teacher_share=0.0)
     sampling: SamplingConfig = SamplingConfig()  # how rows are drawn
 
-    def planted(self, rows: pd.DataFrame) -> list[dict[str, str]]:
-        """Return by row what was planted in it: kind → value."""
-        return [json.loads(cell) for cell in rows[self.secrets]] if self.secrets else []
-
 
 def make_support(say: Say) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the training and the held-out support dialogues."""
@@ -255,7 +250,8 @@ def run_demo(
     twin = release.twin.frame
     if demo.secrets:  # count how many of the planted values the twin holds
         texts = twin[demo.text].tolist(), train[demo.text].tolist()
-        found = replay_planted(*texts, demo.planted(train), demo.planted(heldout))
+        planted = ([json.loads(cell) for cell in rows[demo.secrets]] for rows in (train, heldout))
+        found = replay_planted(*texts, *planted)
         findings = replace(findings, measured=(*findings.measured, *found))
     findings.save(made / "internal" / FILE)
     write_report(made)
@@ -283,14 +279,13 @@ class DemoReport:
             (*labelled, "trained on"),
             ("rows", "fidelity", *demo.classifiers),
         )
-        for label in demo.attributes:
-            for source in (REAL, TWIN, BASELINE):
-                place = {"rows": source, "label": label}
-                agreed = find("label fidelity", **place, classifier=demo.classifiers[-1])
-                scores = [str(find("accuracy", **place, classifier=c)) for c in demo.classifiers]
-                fidelity = f"{agreed.value:.2f}" if agreed else ""
-                head = (*((label,) if labelled else ()), source, str(about["rows"][source]))
-                accuracies.add_row(*head, fidelity, *scores)
+        for label, source in product(demo.attributes, (REAL, TWIN, BASELINE)):
+            place = {"rows": source, "label": label}
+            agreed = find("label fidelity", **place, classifier=demo.classifiers[-1])
+            scores = [str(find("accuracy", **place, classifier=c)) for c in demo.classifiers]
+            fidelity = f"{agreed.value:.2f}" if agreed else ""
+            head = (*((label,) if labelled else ()), source, str(about["rows"][source]))
+            accuracies.add_row(*head, fidelity, *scores)
         yield accuracies
         if demo.secrets:
             secrets = _make_table(
@@ -300,10 +295,8 @@ class DemoReport:
                 ("private", "held-out: chance", "control: in the private rows"),
             )
             columns = ("replayed", "train only"), ("replayed", "held-out only"), (PLANTED, "train")
-            for m in self.findings.measured:
-                if m.score.name != PLANTED:
-                    continue
-                kind = m.place["kind"]
+            planted = (m.place for m in self.findings.measured if m.score.name == PLANTED)
+            for kind in (place["kind"] for place in planted):
                 shares = [find(name, rows=rows, kind=kind) for name, rows in columns]
                 hits = [f"{round(s.value * s.n):,} of {s.n:,}" if s else "" for s in shares]
                 secrets.add_row(kind, *hits)

@@ -19,8 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from twinset.bounds import bounds_in, check_options, within
-from twinset.config import PrivacyConfig
+from twinset.bounds import check_options, within
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.models.device import AUTO
@@ -96,18 +95,6 @@ class EvaluationRequest:
         check_options(self)
 
 
-def budgets(text: str | None) -> tuple[float, ...]:
-    """Return the ε of "1,2,4", or refuse what is no positive number."""
-    try:
-        found = tuple(float(part) for part in (text or "").split(",") if part.strip())
-    except ValueError:
-        found = (0.0,)
-    bounds = bounds_in(PrivacyConfig)["epsilon"]
-    if not all(epsilon in bounds for epsilon in found):
-        raise InputError(f"`sweep_epsilon` takes numbers {bounds} with commas between: 1,2,4")
-    return found
-
-
 def evaluate(
     release: Release,
     request: EvaluationRequest,
@@ -118,9 +105,6 @@ def evaluate(
     """Measure use and fidelity: scores, curves and histograms, and notes that a reader must see.
 
     `keep` is given what is found after each part, so that nothing is lost if the next one fails.
-
-    Raises:
-        InputError: a table cannot be used.
     """
     embeddings = SentenceEncoder(progress.say, release.device)
     makers = make_classifiers(request.classifiers, progress.say, request.encoder, embeddings)
@@ -188,7 +172,8 @@ def evaluate(
     faithful, histograms = fidelity(
         tables, encode, seed=0, progress=progress, public_model=public_model
     )
-    if not twin.is_of_whole_records:  # then what a twin says of itself is as private as its table
+    if not twin.is_of_whole_records:
+        # Then what a twin says of itself is as private as its table.
         faithful = [replace(m, score=replace(m.score, where="private rows")) for m in faithful]
     found = replace(found, measured=(*found.measured, *faithful), histograms=tuple(histograms))
     keep(found)
@@ -252,12 +237,12 @@ def judge_finished_run(
             "other real rows this measures it now:",
             f"{evaluate_it} --test OTHERS",
         ]
-    following = [
-        f"{'What next?':<22}All measures, all attacks, and one page with both:",
-        evaluate_it,
+    next_up = f"{'What next?':<22}All measures, all attacks, and one page with both:"
+    audit_it, report_it = (
         f"  twinset audit {folder} --members {table}",
         f"  twinset report {folder}",
-    ]
+    )
+    following = [next_up, evaluate_it, audit_it, report_it]
     if is_read_once:
         once = "No verdict: standard input is read once only. Save the table as"
         return [f"{once} {table} for it.", *following]

@@ -5,9 +5,7 @@ Some rows are trained on and some held out. Nothing here knows a score.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,7 +35,7 @@ from twinset.table.templates import Template
 from twinset.table.tokenization import prompt_tokens, text_budget
 
 from .findings import RUNS
-from .release import Seconds, Twin, take_records
+from .release import Twin, take_records
 
 BASELINE_FILE = "no-private-data.parquet"  # in a run's `internal/`
 TRAINED_ALL_THE_SAME = (
@@ -155,16 +153,13 @@ def train_twin(
     privacy = replace(config.privacy, max_records_per_owner=of_records)
     training = replace(config.training, max_minutes=None)
     changed = replace(config, privacy=privacy, training=training)
-    seconds: Seconds = {}
+
     prepared = prepare(source, changed)
     if with_steps(config, len(prepared.records)) != config:
         progress.say(TRAINED_ALL_THE_SAME)
-    with timed(seconds, "fine-tuning"):
-        model = finetune(prepared, progress)
-    with timed(seconds, "sampling"):
-        counts = proportional(model.label_counts, rows)
-        frame = model.sample(counts, config.sampling, progress)
-    return model, Twin.from_ledger(frame, model.ledger, seconds)
+    model = finetune(prepared, progress)
+    frame = model.sample(proportional(model.label_counts, rows), config.sampling, progress)
+    return model, Twin.from_ledger(frame, model.ledger)
 
 
 def write_untrained_twin(
@@ -190,11 +185,3 @@ def write_untrained_twin(
     draw_groups(lambda stream: Sampler(*asked, stream), counts, base.model.device, progress, groups)
     rows = groups.rows()
     return twin_frame(schema, [row.text for row in rows], [row.combination for row in rows])
-
-
-@contextmanager
-def timed(seconds: Seconds, phase: str) -> Iterator[None]:
-    """Note how long the block takes."""
-    began = time.monotonic()
-    yield  # nothing is noted of a block that fails
-    seconds[phase] = time.monotonic() - began

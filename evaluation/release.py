@@ -78,10 +78,7 @@ def check_tables(tables: Tables) -> list[str]:
     """Return what a reader must know of these tables, or refuse those that do not fit together."""
     notes, text, schema = list[str](), tables.text, tables.schema
     declared = {a.name: set(map(str, a.values)) for a in schema.attributes} if schema else {}
-
-    def find_labels(frame: pd.DataFrame, attribute: str) -> set[str]:
-        return set(labelled(frame, text, (attribute,))[1])
-
+    found: dict[str, dict[str, set[str]]] = {}  # table → attribute → its labels
     named = {"`train`": tables.train, "`test`": tables.heldout} | tables.written
     for name, frame in named.items():
         check_table(frame, name)
@@ -89,18 +86,17 @@ def check_tables(tables: Tables) -> list[str]:
         text_cells(frame[text], f"{name}: column {text!r}")
         if not labelled(frame, text, tables.attributes)[0]:
             raise InputError(f"{name}: no row has both a text and all labels; give another table")
-        for attribute in tables.attributes:
-            known = find_labels(tables.train, attribute) | declared.get(attribute, set())
-            if unknown := find_labels(frame, attribute) - known:
+        found[name] = {a: set(labelled(frame, text, (a,))[1]) for a in tables.attributes}
+        for attribute, labels in found[name].items():
+            if unknown := labels - found["`train`"][attribute] - declared.get(attribute, set()):
                 raise InputError(
                     f"{name}: column {attribute!r} has {len(unknown)} labels that `train` lacks; "
                     "give tables of the same kind"
                 )
-    for attribute in tables.attributes:
-        known = find_labels(tables.train, attribute)
-        if rest := known - find_labels(tables.heldout, attribute):
+    for attribute, known in found["`train`"].items():
+        if rest := known - found["`test`"][attribute]:
             # Only labels that the twin shows anyway are named.
-            shown = sorted(rest & find_labels(tables.twin, attribute))[:NAMED]
+            shown = sorted(rest & found[TWIN][attribute])[:NAMED]
             notes.append(
                 f"{attribute}: {len(rest)} of {len(known)} labels have no row in `test`, so that "
                 f"nothing is known of them{': ' if shown else ''}{', '.join(map(repr, shown))}"
@@ -109,8 +105,8 @@ def check_tables(tables: Tables) -> list[str]:
         if len(frame) < FEW_ROWS:
             few = f"{name} has {len(frame)} rows only: nothing can be concluded from so few"
             notes.append(few)
-        for attribute in tables.attributes:
-            if len(find_labels(frame, attribute)) < 2:
+        for attribute, labels in found[name].items():
+            if len(labels) < 2:
                 one = f"{name} has rows of one {attribute!r} only: whoever learns from it says that"
                 notes.append(one)
     return notes
@@ -132,17 +128,12 @@ def labelled(frame: pd.DataFrame, text: str, target: Sequence[str]) -> tuple[lis
 
 
 def normalised(text: object) -> str:
-    """Return the text's letters and digits, lower-cased; the text itself where it has none.
-
-    By these, rows count as the same.
+    """Return the letters and digits by which rows count as the same, or the text if it has none.
 
     >>> normalised("Good film!"), normalised("SO-SO"), normalised(3), normalised(":-)")
     ('goodfilm', 'soso', '3', ':-)')
     """
     return _NEITHER.sub("", str(text).lower()) or str(text)
-
-
-Seconds = dict[str, float]  # wall time by phase
 
 
 @dataclass(frozen=True)
@@ -153,16 +144,14 @@ class Twin:
     epsilon: float | None = None  # ε, or None without a guarantee
     delta: float | None = None  # its δ
     sentence: str = "unknown: the twin came without its privacy.json"  # the guarantee in words
-    seconds: Seconds = field(default_factory=dict)  # how long making it took
+
     unit: str = ""  # whose presence the guarantee protects. "" without one.
 
     @classmethod
-    def from_ledger(
-        cls, frame: pd.DataFrame, ledger: Ledger, seconds: Seconds | None = None
-    ) -> Twin:
+    def from_ledger(cls, frame: pd.DataFrame, ledger: Ledger) -> Twin:
         """Return rows with what their ledger guarantees."""
         claim = guarantee(ledger)
-        return cls(frame, claim.epsilon, claim.delta, claim.sentence, seconds or {}, claim.unit)
+        return cls(frame, claim.epsilon, claim.delta, claim.sentence, claim.unit)
 
     @classmethod
     def read(cls, path: Path) -> Twin:
@@ -279,16 +268,10 @@ class Release:
 
     def about(self, command: str, table: Path) -> dict[str, Any]:
         """Return what a reader of findings must know to do it again."""
-        return {
-            "command": command,
-            "data": "/".join(table.parts[-2:]),
-            "epsilon": self.twin.epsilon,
-            "delta": self.twin.delta,
-            "guarantee": self.twin.sentence,
-            "twin_sha256": sha256_file(self.file),
-            "versions": versions(),
-            "machine": machine(),
-        }
+        twin, data = self.twin, "/".join(table.parts[-2:])
+        claim = {"epsilon": twin.epsilon, "delta": twin.delta, "guarantee": twin.sentence}
+        made = {"command": command, "data": data, "twin_sha256": sha256_file(self.file)}
+        return {**made, **claim, "versions": versions(), "machine": machine()}
 
 
 @contextmanager

@@ -55,9 +55,6 @@ Units = tuple[int, ...]  # numbers of records
 OnOutputs = Callable[[int], object]  # is called with how many outputs were made
 
 
-# -- what observations prove -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Finding:
     """What an audit proved."""
@@ -123,9 +120,6 @@ def epsilon_lower_bound(present: np.ndarray, absent: np.ndarray, delta: float) -
     test, place = np.unravel_index(np.argmax(bounds), bounds.shape)
     final = bound_each(judged_present, judged_absent, thresholds[place : place + 1])
     return max(0.0, float(final[test, 0]))
-
-
-# -- a step ----------------------------------------------------------------------------------------
 
 
 Neighbours = tuple[Any, Tensor]  # a causal LM, and (records, 2, T) tokens; the target is the last
@@ -298,9 +292,6 @@ def audit_step(
     if step.policy.weighs:
         what += f", privacy weight {weight:g}"
     return Finding(what, claimed, bound, delta, trials, more)
-
-
-# -- what a run releases once ----------------------------------------------------------------------
 
 
 class Release:

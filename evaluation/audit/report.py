@@ -40,11 +40,9 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class MechanismAudit:
-    """What to attack, and how hard.
+    """What to attack, and how hard: a policy's steps, and what every run releases once.
 
-    Example:
-        `MechanismAudit(PolicyConfig("adaptive"), trials=2000).run_steps()` attacks adaptive noise.
-        With a fault, `run_steps` or `run_releases` attacks what is broken so, and nothing else.
+    With a fault it attacks what is broken so, and nothing else.
     """
 
     policy: PolicyConfig = PolicyConfig()
@@ -123,10 +121,9 @@ def finding_line(finding: Finding) -> str:
     """
     theorem, guaranteed = "", finding.guaranteed
     if guaranteed is not None:
-        covers = "no theorem covers this form"
+        theorem = "; the claim is nominal, and no theorem covers this form"
         if math.isfinite(guaranteed):
-            covers = f"a theorem covers epsilon {guaranteed:.2f}"
-        theorem = f"; the claim is nominal, {'' if math.isfinite(guaranteed) else 'and '}{covers}"
+            theorem = f"; the claim is nominal, a theorem covers epsilon {guaranteed:.2f}"
     return (
         f"{finding.what}: claimed epsilon {finding.claimed:.2f}, shown at least "
         f"{finding.lower_bound:.2f} (delta {finding.delta:g}, 2 × {finding.trials:,} outputs): "
@@ -163,16 +160,10 @@ def main(
             bounds, claimed = [finding.lower_bound for finding in found], found[0].claimed
             covered = claimed if found[0].guaranteed is None else found[0].guaranteed
             is_unknown = case.startswith("fault") or math.isinf(covered)
-            rows.append(
-                [
-                    case,
-                    found[0].what,
-                    f"{claimed:.2f}",
-                    f"{median(bounds):.2f}, {max(bounds):.2f}",
-                    f"{sum(finding.holds for finding in found)} of {repetitions}",
-                    "nothing" if is_unknown else f"{covered:.2f}",
-                ]
-            )
+            held = f"{sum(finding.holds for finding in found)} of {repetitions}"
+            shown = f"{median(bounds):.2f}, {max(bounds):.2f}"
+            covers = "nothing" if is_unknown else f"{covered:.2f}"
+            rows.append([case, found[0].what, f"{claimed:.2f}", shown, held, covers])
     header = "step | experiment | claimed ε | shown: median, most | claim held | a theorem covers"
     made_on = about()
     made = (

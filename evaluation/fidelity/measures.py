@@ -24,21 +24,8 @@ from twinset.table.columns import label_cells, text_cells
 from ..findings import Histogram, Measured, Score, proportion
 from ..release import TWIN, Tables, normalised
 from ..utility.classifiers import Encode, encode_tables
-from .texts import (
-    PERPLEXITY_ROWS,
-    diversity_scores,
-    drawable_ngrams,
-    frechet_distance,
-    jackknife,
-    length_histogram,
-    length_scores,
-    mauve,
-    precision_recall,
-    public_perplexity,
-    self_bleu,
-    split_words,
-    vocabulary_scores,
-)
+from . import texts as text_measures
+from .texts import PERPLEXITY_ROWS, jackknife, split_words
 
 if TYPE_CHECKING:
     from twinset.progress import Progress
@@ -80,11 +67,13 @@ def fidelity(
     # table: a private table's size would show in the twin's published numbers.
     lengths = {name: np.array([len(split_words(t)) for t in each]) for name, each in texts.items()}
     rows = {name: [split_words(t) for t in each[:DIVERSITY_ROWS]] for name, each in texts.items()}
-    size, drawn = len(rows[TWIN]), drawable_ngrams(rows[TWIN])
+    size, drawn = len(rows[TWIN]), text_measures.drawable_ngrams(rows[TWIN])
     for done, (name, each) in enumerate(texts.items(), start=1):
-        found += [(name, score) for score in length_scores(lengths[name])]
-        found += [(name, score) for score in diversity_scores(rows[name][:size], drawn)]
-        found.append((name, self_bleu(rows[name], size)))
+        found += [(name, score) for score in text_measures.length_scores(lengths[name])]
+        found += [
+            (name, score) for score in text_measures.diversity_scores(rows[name][:size], drawn)
+        ]
+        found.append((name, text_measures.self_bleu(rows[name], size)))
         # Rows that repeat an earlier one, in lower-cased letters and digits.
         some = each[: len(texts[TWIN])]
         repeated = len(some) - len({normalised(text) for text in some})
@@ -95,7 +84,7 @@ def fidelity(
         for name, each in texts.items():
             reading = partial(progress.count, f"texts read by a model: {name}")
             some = each[:PERPLEXITY_ROWS]
-            found.append((name, public_perplexity(some, model, tokenizer, reading)))
+            found.append((name, text_measures.public_perplexity(some, model, tokenizer, reading)))
     # The twin's may be published: they are computed from the release alone.
     measured: list[Measured] = []
     for name, score in found:
@@ -104,7 +93,7 @@ def fidelity(
             measured.append(Measured("fidelity", score, {"rows": name}))
 
     # Labels, words and embeddings, on equally many rows of all three.
-    histograms = [length_histogram(lengths)]
+    histograms = [text_measures.length_histogram(lengths)]
     for attribute in tables.attributes:
         labels: dict[str, list[str]] = {}  # by table, those of the rows that have one
         for name, frame in frames.items():
@@ -128,11 +117,14 @@ def fidelity(
     if encode is not None:
         vectors = encode_tables(encode, cut_to_equal(texts, EMBEDDED_ROWS), progress)
     for name in (TWIN, SECOND):
-        scores: list[Score | None] = [*vocabulary_scores(words[name], words[TRAIN])]
+        scores: list[Score | None] = [*text_measures.vocabulary_scores(words[name], words[TRAIN])]
         if vectors:
             ours, real = vectors[name], vectors[TRAIN]
-            scores += [mauve(ours, real, seed), *precision_recall(ours, real)]
-            scores.append(frechet_distance(ours, real))
+            scores += [
+                text_measures.mauve(ours, real, seed),
+                *text_measures.precision_recall(ours, real),
+            ]
+            scores.append(text_measures.frechet_distance(ours, real))
         measured += [Measured("fidelity", s, {"rows": name}) for s in scores if s is not None]
     return measured, histograms
 

@@ -43,6 +43,7 @@ NEIGHBOURS = 3  # of precision and recall, as their authors chose
 _WORD = re.compile(r"\w+(?:['’]\w+)*")
 
 Row = Sequence[str]  # the words of one text
+OfRows = Callable[[np.ndarray], float]  # the numbers of some rows → a measure of these
 
 
 def split_words(text: str) -> list[str]:
@@ -69,9 +70,6 @@ def count_ngrams(rows: Sequence[Row], n: int) -> csr_array:
     return csr_array(CountVectorizer(analyzer=list).fit_transform(found))
 
 
-# -- the interval of all measures ------------------------------------------------------------------
-
-
 def leave_out_blocks(rows: int) -> list[np.ndarray]:
     """Return the numbers of all rows, and of those left when each block is taken out in turn.
 
@@ -83,12 +81,7 @@ def leave_out_blocks(rows: int) -> list[np.ndarray]:
 
 
 def jackknife(
-    name: str,
-    measure: Callable[[np.ndarray], float],
-    rows: int,
-    goal: Goal,
-    minimum: float,
-    maximum: float,
+    name: str, measure: OfRows, rows: int, goal: Goal, minimum: float, maximum: float
 ) -> Score:
     """Return a measure of all rows with Student's t interval of the jackknife, cut at the range.
 
@@ -109,9 +102,6 @@ def jackknife(
         half = float(t.ppf(0.975, free)) * math.sqrt(free * float(np.var(without)))
     low, high = max(minimum, value - half), min(maximum, value + half)
     return Score(name, value, low, high, goal, minimum, maximum, rows)
-
-
-# -- lengths ---------------------------------------------------------------------------------------
 
 
 def length_scores(lengths: np.ndarray) -> list[Score]:
@@ -136,11 +126,12 @@ def length_scores(lengths: np.ndarray) -> list[Score]:
 
 def length_histogram(tables: Mapping[str, np.ndarray]) -> Histogram:
     """Return each table's shares of rows by length in words. The last bin holds the longest 1 %."""
+    from matplotlib.ticker import MaxNLocator
+
     top = max(np.quantile(lengths, 0.99) for lengths in tables.values())
-    wanted = max(1.0, top / LENGTH_BINS)
-    power = 10 ** math.floor(math.log10(wanted))
-    # Round up to 1, 2, 5, 10, 20 and so on, as people read scales.
-    width = int(next(step * power for step in (1, 2, 5, 10) if step * power >= wanted))
+    # A width of 1, 2, 5, 10, 20 and so on, as people read scales.
+    ticks = MaxNLocator(LENGTH_BINS, integer=True, steps=[1, 2, 5, 10]).tick_values(0, top)
+    width = max(1, round(ticks[1] - ticks[0]))
     bins = math.ceil((top + 1) / width)
     names = [f"{i * width}–{(i + 1) * width - 1}" if width > 1 else f"{i}" for i in range(bins)]
     shares = {}
@@ -148,9 +139,6 @@ def length_histogram(tables: Mapping[str, np.ndarray]) -> Histogram:
         counts = np.bincount(np.minimum(each // width, bins), minlength=bins + 1)
         shares[name] = (counts / len(each)).tolist()
     return Histogram("fidelity", "length", "words", [*names, f"{bins * width} or more"], shares)
-
-
-# -- repetition ------------------------------------------------------------------------------------
 
 
 def drawable_ngrams(rows: Sequence[Row]) -> tuple[int, ...]:
@@ -247,9 +235,6 @@ def row_self_bleus(rows: Sequence[Row]) -> list[float]:
     return np.where(shares_none, 0, np.exp(brevity + logs.mean(axis=0))).tolist()
 
 
-# -- vocabulary and perplexity ---------------------------------------------------------------------
-
-
 def vocabulary_scores(rows: Sequence[Row], train: Sequence[Row]) -> list[Score]:
     """Compare the words of a table with those of as many private rows. None where one has no word.
 
@@ -308,9 +293,6 @@ def public_perplexity(
 
     name = "perplexity under a public model"
     return jackknife(name, perplexity, len(ids), "match", 1.0, math.inf)
-
-
-# -- embeddings ------------------------------------------------------------------------------------
 
 
 def mauve(ours: np.ndarray, real: np.ndarray, seed: int) -> Score:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twinset.bounds import SEEDS, check_number, check_options, within
+from twinset.bounds import SEEDS, check_options, within
 from twinset.config import ROWS, RunConfig
 from twinset.config.plan import default_delta, make_plan
 from twinset.errors import InputError
@@ -40,7 +40,6 @@ from ..findings import (
     ATTACKED,
     CANARIES,
     LENGTHS,
-    PLANTED,
     SECRETS,
     Findings,
     Measured,
@@ -51,17 +50,7 @@ from ..findings import (
 from ..policy_runs import ComparisonRequest, Data, policy_config, read_data, write_untrained_twin
 from ..release import Release, Twin, public_rows, records_to_frame, take_records
 from ..utility.classifiers import SentenceEncoder
-from .canaries import (
-    ECHOED,
-    MORE_FORMATS,
-    Format,
-    draw_canaries,
-    exposure,
-    numbered_formats,
-    plant,
-    rank_in_rows,
-    write_coin_canaries,
-)
+from . import canaries
 from .copies import overlap
 from .membership import find_base, model_attacks, row_losses, text_attacks
 from .names import mean_reciprocal_rank, phone_exposure, replay
@@ -84,9 +73,6 @@ EACH = 3  # canaries of each number of copies
 COINS = 200  # canaries for the lower bound, half of them planted
 DIGITS = 3  # of a secret number: names have a space of the same size
 OPENINGS = 32  # rows of the base model whose beginnings coins' canaries share
-
-
-# -- what was released -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -166,9 +152,6 @@ def audit_release(
     return Findings("audit", about, scores, (curve,), notes=(*notes, *more, *rates))
 
 
-# -- what training remembers -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class CanaryRequest:
     """What is planted and attacked."""
@@ -189,20 +172,10 @@ class CanaryRequest:
             raise InputError(f"`each={self.each}`: {there_are}")
 
     @property
-    def formats(self) -> tuple[Format, ...]:
+    def formats(self) -> tuple[canaries.Format, ...]:
         """The sentences that secrets are planted in."""
-        return MORE_FORMATS if self.digits == DIGITS else numbered_formats(self.digits)
-
-
-def parse_copies(text: str) -> tuple[int, ...]:
-    """Return the numbers of "0,1,10,100", or refuse what is no whole number, or too large."""
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise InputError("`copies` takes whole numbers with commas between: 0,1,10,100")
-    copies = dict.fromkeys(map(int, parts))
-    for number in copies:
-        check_number("`copies`", number, PLANTED, is_whole=True)
-    return tuple(copies)
+        numbered = canaries.numbered_formats(self.digits)
+        return canaries.MORE_FORMATS if self.digits == DIGITS else numbered
 
 
 def audit_canaries(
@@ -224,17 +197,11 @@ def audit_canaries(
             raise InputError(f"{output}: holds no audit of canaries; name another `output`")
         check_settings(output, settings, findings.about["settings"])
     else:
-        about = {
-            "command": command,
-            "rows": {"train": len(data.train), "held out": len(data.heldout)},
-            "settings": settings,
-            # The coins are kept: a resumed audit must plant what the first policies had.
-            "coins": include(request.coins).astype(int).tolist(),
-            "policies": [],
-            "bounds": {},
-            "versions": versions(),
-            "machine": machine(),
-        }
+        # The coins are kept: a resumed audit must plant what the first policies had.
+        coins = include(request.coins).astype(int).tolist()
+        rows = {"train": len(data.train), "held out": len(data.heldout)}
+        about = {"command": command, "rows": rows, "settings": settings, "coins": coins}
+        about |= {"policies": [], "bounds": {}, "versions": versions(), "machine": machine()}
         findings = Findings("canaries", about)
     todo = [name for name in configs if name not in findings.about["policies"]]
     if not todo:
@@ -279,7 +246,7 @@ class PlantedTable:
         schema, tokenizer = data.train.schema, self._base.tokenizer
         labels = schema.combinations
         self._prompts = prompt_tokens(data.template, labels, tokenizer)
-        self._secrets = draw_canaries(
+        self._secrets = canaries.draw_canaries(
             labels, self._seed, request.copies, request.each, request.formats
         )
         texts: list[str] = []
@@ -287,11 +254,12 @@ class PlantedTable:
             counts = proportional({label: 1.0 for label in labels}, OPENINGS)
             written = write_untrained_twin(config, schema, data.template, counts, progress)
             openings = [str(cell) for cell in written[schema.text]]
-            texts = write_coin_canaries(openings, tokenizer, request.coins, self._seed)
+            texts = canaries.write_coin_canaries(openings, tokenizer, request.coins, self._seed)
         drawn = np.random.default_rng(self._seed).integers(len(labels), size=len(texts))
         self._coins = Records(texts, [labels[i] for i in drawn], schema)
         self._included = np.array(coins, dtype=bool)
-        frame = plant(records_to_frame(data.train), data.text, data.attributes, self._secrets)
+        table = records_to_frame(data.train)
+        frame = canaries.plant(table, data.text, data.attributes, self._secrets)
         thrown = records_to_frame(take_records(self._coins, np.flatnonzero(self._included)))
         self.frame = pd.concat([frame, thrown[frame.columns]], ignore_index=True)
         self._losses_before = self._coin_losses(self._base) if request.coins else np.zeros(0)
@@ -311,16 +279,16 @@ class PlantedTable:
 
         # Mean exposure by copies, asked of the model and of the released rows. Read it beside the
         # one of secrets with no copy, which nobody has seen.
-        asked = model.model, model.tokenizer
+        asked, prompts = (model.model, model.tokenizer), self._prompts
         by_model = [
-            exposure(*asked, self._prompts[s.label], s, seed=self._seed) for s in self._secrets
+            canaries.exposure(*asked, prompts[s.label], s, self._seed) for s in self._secrets
         ]
-        by_rows = rank_in_rows(model.tokenizer, texts, self._secrets, self._seed)
+        by_rows = canaries.rank_in_rows(model.tokenizer, texts, self._secrets, self._seed)
         for sees, found in ((MODEL, by_model), (RELEASED, by_rows)):
             for copies in self._request.copies:
                 some = [each for each in found if each.canary.copies == copies]
                 space, bits = some[0].canary.format.space, [each.bits for each in some]
-                most = float(np.log2(min(space, ECHOED) if sees == RELEASED else space))
+                most = float(np.log2(min(space, canaries.ECHOED) if sees == RELEASED else space))
                 where = {**place, "copies": str(copies), "sees": sees}
                 where |= {"candidates": str(space), "method": some[0].method}
                 score = mean("exposure", bits, "minimise", 0.0, most)

@@ -111,9 +111,6 @@ def numbered_formats(digits: int) -> tuple[Format, ...]:
     return tuple(Format(pattern.replace("{}", gaps), fields) for pattern in free)
 
 
-# -- planting --------------------------------------------------------------------------------------
-
-
 def draw_canaries(
     combinations: Sequence[Combination],
     seed: int,
@@ -161,9 +158,6 @@ def write_coin_canaries(openings: Sequence[str], tokenizer: Any, many: int, seed
         opening = openings[number % len(openings)].split()[:PREFIX_WORDS]
         found.append(" ".join([*opening, *rng.choice(words, SUFFIX_TOKENS)]))
     return found
-
-
-# -- exposure --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -73,9 +73,6 @@ _ID = re.compile(
 _DATE = re.compile(r"\d{4}[/-]\d\d?[/-]\d\d?|\d\d?[/-]\d\d?[/-]\d{2,4}|\d{4}[/-]\d{4}")
 
 
-# -- finding ---------------------------------------------------------------------------------------
-
-
 def digits_of(text: str) -> str:
     """Return a text's digits."""
     return "".join(filter(str.isdecimal, text))
@@ -151,9 +148,6 @@ def names_in(texts: Sequence[str]) -> Iterator[list[Span]]:
 def _plain_words(text: str) -> str:
     """Return the words of a name, or of a text, in one way of writing."""
     return " ".join(word.removesuffix("'s") for word in words_of(text))
-
-
-# -- what a model knows ----------------------------------------------------------------------------
 
 
 def mean_reciprocal_rank(
@@ -257,9 +251,6 @@ def _mean_over_texts(name: str, by_text: list[list[float]], maximum: float, seed
         low, high = np.quantile([sums[i].sum() / counts[i].sum() for i in drawn], [0.025, 0.975])
     value, n = float(sums.sum() / counts.sum()), int(counts.sum())
     return Score(name, value, float(low), float(high), "minimise", 0.0, maximum, n)
-
-
-# -- what a twin repeats ---------------------------------------------------------------------------
 
 
 def replay(

@@ -156,9 +156,6 @@ def attack_scores(attack: Attack, seed: int) -> list[Score]:
     ]
 
 
-# -- members and non-members that differ without any model -----------------------------------------
-
-
 @dataclass(frozen=True)
 class Sides:
     """Rows that attacks have to tell apart, and what tells them apart without any model or twin."""
@@ -249,9 +246,6 @@ def measure_shift(
     return Measured("leakage", area, PLACE), (note,) if area.low > 0.5 + MARGIN else ()
 
 
-# -- a lower bound of ε from one training run ------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class OneRun:
     """What one run proves."""
@@ -289,11 +283,8 @@ def one_run_audit(
     best is taken, and each is tested at (1 - confidence) / number of them. For what the bound
     guarantees see `twinset.privacy.statement.theorems`, ONE_RUN_AUDIT.
 
-    Args:
-        scores: (m,) higher where a canary looks included.
-        included: (m,) which were, drawn by `include`.
-        delta: δ of the guarantee under test.
-        guesses: r, or several, chosen without a look at the scores. None halves m again and again.
+    Scores (m,) are higher where a canary looks included. `included` (m,) is drawn by `include`.
+    Numbers of guesses are chosen without a look at the scores. None halves m again and again.
     """
     scores, included = np.asarray(scores, float), np.asarray(included, bool)
     m = len(scores)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import cycle
 from typing import Any
 
@@ -276,9 +276,6 @@ def draw_histogram(histogram: Histogram) -> Figure | None:
     return Figure(histogram.name, explain_measure(histogram.name), tuple(panels), table)
 
 
-# -- charts ----------------------------------------------------------------------------------------
-
-
 def draw_intervals(
     title: str, rows: Mapping[str, Score], domain: tuple[float, float], mark: Mark | None = None
 ) -> Markup:
@@ -459,28 +456,22 @@ def style_series(names: Iterable[str]) -> dict[str, tuple[str, str, str]]:
     }
 
 
+@dataclass
 class Canvas:
-    """SVG elements on a plane of numbers.
+    """SVG elements on a plane of numbers."""
 
-    The box is in units to the left, top, right and bottom, the ends are those of both axes.
-    """
-
-    def __init__(
-        self,
-        box: tuple[float, float, float, float],
-        ends: Sequence[tuple[float, float]],
-        log: str = "",
-    ) -> None:
-        self._box, self._ends, self._log = box, dict(zip("xy", ends, strict=False)), log
-        self._parts: list[Markup] = []
+    box: tuple[float, float, float, float]  # units to the left, top, right and bottom
+    ends: Sequence[tuple[float, float]]  # of both axes
+    log: str = ""  # the logarithmic axes
+    parts: list[Markup] = field(default_factory=list)
 
     def place(self, axis: str, value: float) -> float:
         """Return where a value is, in units. What is beyond an end is drawn at that end."""
-        low, high = self._ends[axis]
+        low, high = self.ends["xy".index(axis)]
         value = min(max(value, low), high)
-        if axis in self._log:
+        if axis in self.log:
             low, high, value = map(math.log10, (low, high, value))
-        left, top, right, bottom = self._box
+        left, top, right, bottom = self.box
         begin, end = (left, right) if axis == "x" else (bottom, top)
         return round(begin + (end - begin) * (value - low) / (high - low), 1)
 
@@ -492,14 +483,14 @@ class Canvas:
     def stroke(self, path: str, colour: str, width: float = 1.75, more: str = "") -> None:
         """Draw a path of units, with `more` of CSS."""
         style = f"fill: none; stroke: var(--{colour}); stroke-width: {width}; {more}"
-        self._parts.append(Markup('<path d="{}" style="{}"/>').format(path, style))
+        self.parts.append(Markup('<path d="{}" style="{}"/>').format(path, style))
 
     def write(
         self, words: str, x: float, y: float, anchor: str = "start", style: str = "fill: var(--ink)"
     ) -> None:
         """Write words at a place in units."""
         text = Markup('<text x="{}" y="{}" text-anchor="{}" style="{}">{}</text>')
-        self._parts.append(text.format(x, y, anchor, style, replace_unseen(words)))
+        self.parts.append(text.format(x, y, anchor, style, replace_unseen(words)))
 
     def finish(self, title: str, described: str, height: float) -> Markup:
         """Return the picture, which screen readers announce by title and description."""
@@ -507,7 +498,7 @@ class Canvas:
             '<svg viewBox="0 0 {} {:.0f}" role="img" focusable="false"><title>{}</title>'
             "<desc>{}</desc>{}</svg>"
         )
-        body = Markup("").join(self._parts)
+        body = Markup("").join(self.parts)
         return whole.format(WIDTH, height, replace_unseen(title), replace_unseen(described), body)
 
 

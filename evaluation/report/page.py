@@ -42,17 +42,8 @@ from twinset.training.metrics_log import OUTSIDE, noise_cells
 
 from ..findings import Findings, Measured, Question, Score
 from ..policy_runs import BASELINE_FILE
-from .figures import (
-    Figure,
-    Point,
-    Table,
-    draw_headline,
-    draw_lines,
-    draw_section,
-    drawable_groups,
-    explain_measure,
-    replace_unseen,
-)
+from . import figures
+from .figures import Figure, Point, Table, replace_unseen
 from .verdicts import (
     MEANINGS,
     format_interval,
@@ -130,19 +121,16 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     base = read_frame(base_rows) if base_rows.is_file() else None
     twins = (each for each in sorted(share.glob("twin.*")) if format_of(each))
     twin_file = next(twins, None)
-    twin, digest, facts = None, None, []
+    twin, digest, facts = None, None, [f"written by {base_model}"] if base_model else []
     if twin_file is not None:
         twin, digest = read_frame(twin_file), sha256_file(twin_file)
-        facts.append(f"{len(twin):,} rows")
-    if base_model:
-        facts.append(f"written by {base_model}")
-    if twin_file is not None:
-        facts.append(f"{date.fromtimestamp(twin_file.stat().st_mtime):%d %B %Y}".lstrip("0"))
+        made = f"{date.fromtimestamp(twin_file.stat().st_mtime):%d %B %Y}".lstrip("0")
+        facts = [f"{len(twin):,} rows", *facts, made]
     # What was measured on other rows than those that are there now.
     stale = [k for k, f in found.items() if digest and f.about.get("twin_sha256", digest) != digest]
 
     measured = {q: [m for each in found.values() for m in each.of(q)] for q in _FOUND_BY}
-    groups = {question: drawable_groups(scores) for question, scores in measured.items()}
+    groups = {question: figures.drawable_groups(scores) for question, scores in measured.items()}
     alone = {  # what no figure shows
         question: [m for g in each if not g.is_drawn for m in g.members.values()]
         for question, each in groups.items()
@@ -152,7 +140,8 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     events = ledger.events if ledger else []
     headlines: list[tuple[Figure | None, dict[str, str], int]] = []
     for question, (kind, *_) in _FOUND_BY.items():
-        figure, line = draw_headline(question, measured[question]), MEANINGS["missing"][kind]
+        figure = figures.draw_headline(question, measured[question])
+        line = MEANINGS["missing"][kind]
         # What is missing is said once for all its columns.
         if figure is None and headlines and headlines[-1] == (None, line, 1):
             headlines[-1] = None, line, 2
@@ -169,6 +158,10 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     for cells, words in () if twin is None else sample_rows(twin, text, MOST_ROWS):
         others = waiting.get(repr(sorted(cells.items())))
         pairs.append(((cells, words), others.pop(0) if others else None))
+    private = []
+    for name, real in (show_real or {}).items():
+        same = real if twin is None else real.filter(list(twin))  # columns that the twin has too
+        private.append({"name": name, "rows": sample_rows(same, text), "total": len(real)})
     css, script, template = (
         Path(__file__).with_name(name).read_text("utf-8")
         for name in ("page.css", "search.js", "page.html.jinja")
@@ -203,7 +196,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
             {
                 "anchor": question,
                 **MEANINGS["section"][question],
-                "figures": list(draw_section(question, list(found.values()))),
+                "figures": list(figures.draw_section(question, list(found.values()))),
                 "tables": list_by_label(measured[question]),
                 "single": list_scores("Scores with nothing beside them", alone[question], 4),
                 "missing": [MEANINGS["missing"][kind] for kind in kinds if kind not in found],
@@ -217,15 +210,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         pairs=pairs,
         rows=0 if twin is None else len(twin),
         shown=SHOWN,
-        private=[
-            {
-                "name": name,
-                # Only columns that the twin has too.
-                "rows": sample_rows(real if twin is None else real.filter(list(twin)), text),
-                "total": len(real),
-            }
-            for name, real in (show_real or {}).items()
-        ],
+        private=private,
         scores=list_scores("All scores", [m for each in found.values() for m in each.measured]),
         about={kind: list(_flatten(each.about)) for kind, each in found.items()},
     )
@@ -308,10 +293,10 @@ def draw_training(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> 
         ("Clipped share", "clipped", "share of records", "clipped share", 0.0, (), None),
         ("ε spent", "ε", "ε", "ε", 0.0, marks, spent),
     ):
-        drawn = draw_lines(title, "step", y, {line: points[field]}, "", rules, least=least)
+        drawn = figures.draw_lines(title, "step", y, {line: points[field]}, "", rules, least=least)
         if drawn is not None:
             name = f"{title} while training"
-            made.append(Figure(name, explain_measure(name), (("", drawn),), table))
+            made.append(Figure(name, figures.explain_measure(name), (("", drawn),), table))
     return made
 
 

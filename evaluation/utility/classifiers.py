@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -93,25 +93,25 @@ OPEN_ENCODER = Recipe(batch_size=32, epochs=3, learning_rate=1e-4)
 PRIVATE_ENCODER = Recipe(batch_size=256, epochs=10, learning_rate=1e-3)
 
 
+@dataclass(eq=False)
 class SentenceEncoder:
     """Embeds texts by the pinned encoder all-MiniLM-L6-v2, each of them once.
 
-    Vectors are kept in memory as long as this object. Nothing is written to any disk. `say` is
-    called before the encoder is downloaded, the first time ever.
+    Vectors are kept in memory as long as this object. Nothing is written to any disk.
     """
 
-    def __init__(self, say: Say = silent, device: str = AUTO) -> None:
-        self._say, self.device = say, device
-        self._model: Any = None
-        self._tokenizer: Any = None
-        self._known: dict[str, np.ndarray] = {}
+    say: Say = silent  # called before the encoder is downloaded, the first time ever
+    device: str = AUTO
+    _model: Any = None
+    _tokenizer: Any = None
+    _known: dict[str, np.ndarray] = field(default_factory=dict)
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Return unit vectors (N, 384): the mean over the tokens of the last layer, normalised."""
         new = sorted(set(texts) - self._known.keys(), key=len)  # by length: little padding
         if new and self._model is None:
             options = {"trust_remote_code": False, "local_files_only": True}
-            files = ModelFiles.of(asset_path(MINILM, self._say), MINILM)
+            files = ModelFiles.of(asset_path(MINILM, self.say), MINILM)
             with no_fetched_code(), quiet(), files.alone() as folder:
                 from transformers import AutoModel, AutoTokenizer
 
@@ -161,18 +161,9 @@ def make_classifiers(
     - `encoder`: a text encoder, fine-tuned.
 
     With a budget only the last two are returned, and each fit spends all of it. None of these
-    learns from words alone, since a vocabulary gives private words away.
-
-    Args:
-        names: in `CLASSIFIERS` or `SLOW_CLASSIFIERS`.
-        say: called before an asset is downloaded, the first time ever.
-        encoder: what `encoder` fine-tunes: folder or hub name. None is MiniLM.
-        embeddings: what all `minilm` ones made here share. Its device is that of `encoder` too.
-        budget: None learns without privacy.
-        count: is notified of each private step.
-
-    Raises:
-        InputError: a name that is in neither.
+    learns from words alone, since a vocabulary gives private words away. `encoder` is the folder or
+    hub name of what is fine-tuned, by default MiniLM. All `minilm` ones made here share the
+    embeddings, whose device is that of `encoder` too.
 
     >>> model = make_classifiers(["tfidf"])["tfidf"](0).fit(["a fine film", "a dull pan"], [1, 0])
     >>> model.predict(["fine"]).tolist()
@@ -320,6 +311,7 @@ class LinearOverTable(nn.Module):
         return SimpleNamespace(logits=self.linear(self.vectors(input_ids[:, 0])))
 
 
+@dataclass(eq=False)
 class EncoderClassifier:
     """Any sequence classifier of the BERT family, fine-tuned. With a budget, the papers' baseline.
 
@@ -327,36 +319,30 @@ class EncoderClassifier:
     the new head and, without a budget, of the batches. Noise never is seeded.
     """
 
-    def __init__(
-        self,
-        name: str | None = None,
-        *,
-        budget: Budget | None = None,
-        recipe: Recipe | None = None,
-        seed: int = 0,
-        say: Say = silent,
-        count: Count = lambda done, total: None,
-        device: str = AUTO,
-    ) -> None:
-        self._name, self._seed, self._say, self._device = name or MINILM, seed, say, device
-        self._budget, self._count = budget, count
-        self._recipe = recipe or (PRIVATE_ENCODER if budget else OPEN_ENCODER)
+    name: str | None = None  # folder or hub name. None is the pinned MiniLM
+    budget: Budget | None = None
+    recipe: Recipe | None = None  # None: that of open or of private ones
+    seed: int = 0
+    say: Say = silent
+    count: Count = lambda done, total: None
+    device: str = AUTO
 
     @no_fetched_code()
     def load(self, classes: int = 2) -> None:
         """Load the encoder with a new head, or refuse one that cannot be loaded."""
         from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-        if self._name in ASSETS:
-            path = asset_path(self._name, self._say)
+        name = self.name or MINILM
+        if name in ASSETS:
+            path = asset_path(name, self.say)
         else:
-            path = Path(self._name).expanduser()
-            path = path if path.is_dir() else hub_folder(self._name, self._say)
-        files = ModelFiles.of(path, self._name)
+            path = Path(name).expanduser()
+            path = path if path.is_dir() else hub_folder(name, self.say)
+        files = ModelFiles.of(path, name)
         options = {"trust_remote_code": False, "local_files_only": True}
         try:
             with quiet(), files.alone() as folder, torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self._seed)
+                torch.manual_seed(self.seed)
                 config = AutoConfig.from_pretrained(folder, num_labels=classes, **options)
                 files.check_size(AutoModelForSequenceClassification, config)
                 self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, **options)
@@ -370,11 +356,11 @@ class EncoderClassifier:
         except InputError:
             raise
         except Exception as error:  # whatever a strange file makes three libraries raise
-            raise InputError(f"{self._name} cannot be loaded as a text classifier") from error
+            raise InputError(f"{name} cannot be loaded as a text classifier") from error
         if self._tokenizer.pad_token_id is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         self._model.config.pad_token_id = self._tokenizer.pad_token_id
-        self._model.eval().to(device_of(self._device))
+        self._model.eval().to(device_of(self.device))
 
     def fit(self, texts: Sequence[str], labels: Sequence[str]) -> EncoderClassifier:
         """Learn from rows."""
@@ -386,8 +372,9 @@ class EncoderClassifier:
         def labelled(members: Sequence[int]) -> Iterator[LabelledRows]:
             return (rows for _, rows in batches(members))
 
-        given = self._model, len(texts), labelled, self._recipe, self._budget
-        self.ledger = fit_privately(*given, seed=self._seed, count=self._count)
+        recipe = self.recipe or (PRIVATE_ENCODER if self.budget else OPEN_ENCODER)
+        given = self._model, len(texts), labelled, recipe, self.budget
+        self.ledger = fit_privately(*given, seed=self.seed, count=self.count)
         return self
 
     def predict(self, texts: Sequence[str]) -> np.ndarray:

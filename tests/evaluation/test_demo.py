@@ -8,10 +8,9 @@ import pytest
 
 from evaluation.demo import KINDS, SATISFIED, SECRETS, TEXT, TOPIC, make_dialogues
 from evaluation.findings import Findings
-from evaluation.leakage.names import PLANTED, replay_planted
+from evaluation.leakage.names import PLANTED
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import little_support
-from twinset.policies.detection import Patterns
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def test_support_by_its_command(support, tiny_base, tmp_path, capsys):
     given = ("demo", "--data", "support", "--base-model", tiny_base, "--run", run, "--quiet")
     ended = run_twinset(capsys, *given)
     assert ended.code == 0, ended.err
-    for expected in ("8.00", TOPIC, SATISFIED, "no private data", "tracking number", "300 of 300"):
+    for expected in ("8.00", TOPIC, SATISFIED, "no private data", "tracking number", "120 of 120"):
         assert expected in ended.out
     assert str(run / "share") in ended.out.replace("\n", "")
     twin = pd.read_parquet(run / "share" / "twin.parquet")
@@ -47,27 +46,6 @@ def test_support_by_its_command(support, tiny_base, tmp_path, capsys):
     assert again.code == 2 and len(again.err.splitlines()) == 1
 
 
-def test_the_secrets_table_shows_a_leak(support):
-    """The negative control: a twin of copied rows, and one of held-out rows."""
-    train, heldout = support.tables(print)
-    secrets = support.planted(train), support.planted(heldout)
-
-    def replay(twin):
-        found = replay_planted(twin[TEXT].tolist(), train[TEXT].tolist(), *secrets)
-        return Findings("evaluation", {}, tuple(found))
-
-    leaking, chance = replay(train.head(30)), replay(heldout)
-    kinds = {m.place["kind"] for m in leaking.measured}
-    assert len(kinds) == len(KINDS)
-    for kind in kinds:
-        leak = leaking.find("replayed", kind=kind, rows="train only")
-        assert leak.value > 0 == leaking.find("replayed", kind=kind, rows="held-out only").value
-        assert chance.find("replayed", kind=kind, rows="train only").value == 0
-        assert chance.find("replayed", kind=kind, rows="held-out only").value == 1
-    tracking = leaking.find("replayed", kind="tracking number", rows="train only")
-    assert (round(tracking.value * tracking.n), tracking.n) == (30, 300)
-
-
 def test_secrets_stand_once_in_their_text_are_all_and_belong_to_nobody(table):
     seen = set()
     for text, cell in zip(table[TEXT], table[SECRETS], strict=True):
@@ -82,16 +60,3 @@ def test_secrets_stand_once_in_their_text_are_all_and_belong_to_nobody(table):
         assert re.fullmatch(r"\(\d{3}\) 555-01\d\d", secrets.get("phone", "(000) 555-0100"))
         assert re.search(r"@example\.(com|net|org)$", secrets.get("email", "@example.com"))
     assert seen == set(KINDS)
-
-
-def test_patterns_find_all_but_names(table):
-    """The negative control: names have no form that a pattern could know."""
-    missed = set()
-    texts = table[TEXT].tolist()
-    for text, spans, cell in zip(texts, Patterns().spans(texts), table[SECRETS], strict=True):
-        for kind, value in json.loads(cell).items():
-            at = text.index(value)
-            covered = {i for start, end in spans for i in range(start, end)}
-            if any(text[i].isalnum() and i not in covered for i in range(at, at + len(value))):
-                missed.add(kind)
-    assert missed == {"name"}

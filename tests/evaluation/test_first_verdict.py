@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pandas as pd
@@ -12,55 +13,52 @@ from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import OPTIONS, reviews, small_world_in
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
-GIVEN = ("train.csv", *COLUMNS, *(o for o in OPTIONS if o != "--quiet"), "--rows", "40")
+ROWS = 120
+LITTLE = (*(option for option in OPTIONS if option != "--quiet"), "--rows", "20", "--run", "run")
 EVALUATE = ("evaluate", "run", "--train", "train.csv", "--classifier", "tfidf", "--quiet")
 AUDIT = ("audit", "run", "--members", "train.csv", "--quiet")
 
 
 @pytest.fixture(scope="module")
 def finished(tiny_base, tmp_path_factory):
-    """Folder with a run that held rows out, of a table with joined text and labels to merge."""
+    """Folder with a run that held rows out, of a table with joined text and labels to merge.
+
+    What the run said is in `said.txt`.
+    """
     folder = tmp_path_factory.mktemp("finished")
     form = ("--text", "{head}: {text}", "--delimiter", ";", "--encoding", "utf-16")
-    with pytest.MonkeyPatch.context() as patch:
-        small_world_in(folder, patch, train=200)
-        frame = reviews(200, seed=0).assign(head="A film")
+    with pytest.MonkeyPatch.context() as patch, open(folder / "said.txt", "w") as said:
+        small_world_in(folder, patch, train=ROWS)
+        frame = reviews(ROWS, seed=0).assign(head="A film")
         frame.loc[3, "sentiment"] = frame.loc[3, "sentiment"].upper()
         frame.to_csv("train.csv", index=False, sep=";", encoding="utf-16")
-        made = ("--hold-out", "0.3", "--merge-labels", *form, "--quiet")
-        given = ("generate", *GIVEN, "--base-model", str(tiny_base), "--run", "run", *made)
-        assert cli.main([*given]) == 0
+        made = (*COLUMNS[2:], *LITTLE, "--hold-out", "0.3", "--merge-labels", *form)
+        with redirect_stderr(said):
+            given = ("generate", "train.csv", "--base-model", str(tiny_base), *made)
+            assert cli.main([*given]) == 0
     return folder
 
 
 @pytest.fixture(autouse=True)
 def small_world(tmp_path, monkeypatch):
-    small_world_in(tmp_path, monkeypatch, train=200)
+    small_world_in(tmp_path, monkeypatch, train=ROWS)
 
 
-@pytest.fixture
-def run(tiny_base, capsys):
-    given = ("generate", *GIVEN, "--base-model", tiny_base, "--run", "run")
-    return lambda *more: run_twinset(capsys, *given, *more)
-
-
-def test_a_run_that_held_rows_out_ends_with_a_verdict(run):
-    made = run("--hold-out", "0.3")
-    assert made.code == 0, made.err
-    lines = made.err.splitlines()
+def test_a_run_that_held_rows_out_ends_with_a_verdict(finished):
+    lines = (finished / "said.txt").read_text().splitlines()
     begin = next(n for n, line in enumerate(lines) if line.startswith("judging the twin"))
     for question in ("Is it useful?", "Is it faithful?", "Does it leak?", "May I hand this over?"):
         asked = re.compile(rf"{re.escape(question)} +\w")
         assert len([line for line in lines[begin:] if asked.match(line)]) == 1
     assert all(len(line) <= 80 or line.startswith("  twinset ") for line in lines[begin:])
-    assert "twinset evaluate" in made.err and "for you alone" in lines[-1]
-    assert "useful" not in made.out  # what others may see of a run
-    shared = "".join(path.read_text() for path in Path("run/share").iterdir())
-    assert "faithful?" not in shared
+    assert any("twinset evaluate" in line for line in lines) and "for you alone" in lines[-1]
+    shared = "".join(path.read_text() for path in (finished / "run" / "share").iterdir())
+    assert "faithful?" not in shared  # what others may see of a run
 
 
-def test_a_run_that_held_nothing_out_needs_other_rows(run, capsys):
-    made = run("--hold-out", "0")
+def test_a_run_that_held_nothing_out_needs_other_rows(tiny_base, capsys):
+    given = ("train.csv", *COLUMNS, *LITTLE, "--base-model", tiny_base, "--hold-out", "0")
+    made = run_twinset(capsys, "generate", *given)
     assert made.code == 0 and "--hold-out 0.2 keeps some back" in " ".join(made.err.split())
     assert "Is it useful?" not in made.err
     for command in (EVALUATE, AUDIT):
@@ -78,13 +76,13 @@ def test_evaluate_and_audit_find_the_rows_held_out_and_read_them_as_the_run_did(
     assert (measured.code, audited.code) == (0, 0), measured.err + audited.err
     assert "Is it useful?" in measured.out and "Does it leak? " in audited.out
     about = pd.read_json("run/internal/audit.json", typ="series")["about"]
-    assert about["rows"]["members"] == 200 - held and about["rows"]["non-members"] == held
+    assert about["rows"]["members"] == ROWS - held and about["rows"]["non-members"] == held
     assert not [path for path in Path("run/internal").iterdir() if path.is_dir()]
     frame = pd.read_csv("train.csv", sep=";", encoding="utf-16")
     frame.assign(text=frame.text + " Again.").to_json("others.jsonl", orient="records", lines=True)
     again = run_twinset(capsys, *AUDIT, "--non-members", "others.jsonl")
     assert again.code == 0, again.err
-    other = reviews(200, seed=3).assign(head="A film")
+    other = reviews(ROWS, seed=3).assign(head="A film")
     other.to_csv("train.csv", index=False, sep=";", encoding="utf-16")
     ended = run_twinset(capsys, *AUDIT)
     assert ended.code == 2 and "is not the table that run was made from" in ended.err

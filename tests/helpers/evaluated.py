@@ -52,10 +52,18 @@ def without_downloads(monkeypatch) -> None:
     monkeypatch.setattr(SentenceEncoder, "encode", hashed)
 
 
+def quickly(monkeypatch) -> None:
+    """Take fewer resamples, and look for no names: their pipeline takes seconds to load."""
+    monkeypatch.setattr("evaluation.utility.usefulness.RESAMPLES", 50)
+    monkeypatch.setattr("evaluation.leakage.roc.RESAMPLES", 50)
+    monkeypatch.setattr("evaluation.leakage.names.names_in", lambda texts: ([] for _ in texts))
+
+
 def small_world_in(folder, monkeypatch, **tables) -> None:
     """Work in a folder with two tables, without downloads."""
     monkeypatch.chdir(folder)
     without_downloads(monkeypatch)
+    quickly(monkeypatch)
     tables_in(folder, **tables)
 
 
@@ -104,7 +112,7 @@ def overfit(base, texts, prompt, rate) -> None:
     rows = [torch.tensor([[*prompt, *base.tokenizer.encode(" " + text)]]) for text in texts]
     optimizer = torch.optim.Adam(base.model.parameters(), rate)
     base.model.train()
-    for _ in range(60):
+    for _ in range(40):
         optimizer.zero_grad()
         for row in rows:
             base.model(row, labels=row).loss.backward()
@@ -118,16 +126,17 @@ def little(demo: demos.Demo, rows_per_label: int) -> demos.Demo:
         demo,
         training=replace(demo.training, steps=2, batch_size=16, max_tokens=8),
         rows_per_label=rows_per_label,
-        known_rows=100,
-        heldout_rows=100,
+        known_rows=60,
+        heldout_rows=60,
         sampling=SamplingConfig(max_redraws=REDRAWS),
     )
 
 
 def little_support(monkeypatch) -> demos.Demo:
     """Return the demo of made-up dialogues, few of them; the command finds it too."""
-    monkeypatch.setattr(demos, "SUPPORT_ROWS", 300)
-    monkeypatch.setattr(demos, "SUPPORT_HELD_OUT", 100)
+    quickly(monkeypatch)
+    monkeypatch.setattr(demos, "SUPPORT_ROWS", 120)
+    monkeypatch.setattr(demos, "SUPPORT_HELD_OUT", 60)
     demo = little(demos.SUPPORT, rows_per_label=2)
     monkeypatch.setitem(demos.DEMOS, demo.name, demo)
     return demo

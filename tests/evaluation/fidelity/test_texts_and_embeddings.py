@@ -49,21 +49,18 @@ PAIRS = {
 
 def test_intervals_are_as_wide_as_samples_differ():
     """More than ⅔ of the standard deviation over samples, less than twice, for each measure."""
-    tables = [rows(100, seed) for seed in range(25)]
+    tables = [rows(100, seed) for seed in range(16)]
     found = [
         [*diversity_scores(table, [800] * 4), *vocabulary_scores(table, tables[seed - 1])]
         for seed, table in enumerate(tables)
     ]
-    clouds = [(cloud(100, 2 * seed, 0.7), cloud(100, 2 * seed + 1)) for seed in range(25)]
+    clouds = [(cloud(100, 2 * seed, 0.7), cloud(100, 2 * seed + 1)) for seed in range(16)]
     embedded = [(mauve(*pair, seed=1), frechet_distance(*pair)) for pair in clouds]
     for scores in [*zip(*found, strict=True), *zip(*embedded, strict=True)]:
         deviation = np.std([score.value for score in scores])
         errors = np.mean([(score.high - score.low) / 2 / T_OF_NINE for score in scores])
         if max(score.high for score in scores) < scores[0].maximum:  # none is cut
             assert 0.67 < errors / deviation < 2, scores[0].name
-
-
-# -- words and labels ------------------------------------------------------------------------------
 
 
 def test_vocabulary_by_hand():
@@ -77,9 +74,6 @@ def test_vocabulary_by_hand():
 
     assert divergence.value == pytest.approx(bits((p + q) / 2) - (bits(p) + bits(q)) / 2)
     assert vocabulary_scores([[]], [["a"]]) == []
-
-
-# -- repetition ------------------------------------------------------------------------------------
 
 
 def test_diversity_does_not_depend_on_the_number_of_rows():
@@ -107,9 +101,6 @@ def test_self_bleu_agrees_with_nltk(table):
         for i, row in enumerate(table)
     ]
     assert row_self_bleus(table) == pytest.approx(expected, abs=1e-9)
-
-
-# -- clouds of vectors -----------------------------------------------------------------------------
 
 
 def test_mauve_falls_with_the_distance():

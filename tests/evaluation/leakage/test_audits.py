@@ -12,7 +12,7 @@ from tests.helpers.evaluated import reviews, small_run, small_world_in, tables_i
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 TABLES = ("--members", "train.csv", "--non-members", "test.csv", "--quiet")
 PLANT = ("--policies", "uniform,none", "--copies", "1,20", "--each", "2", "--coins", "40")
-LITTLE = ("--rows", "20", "--steps", "2", "--batch-size", "16", "--max-tokens", "100", "--quiet")
+LITTLE = ("--rows", "8", "--steps", "2", "--batch-size", "16", "--max-tokens", "100", "--quiet")
 PLANTING = ("audit", "canaries", "train.csv", *COLUMNS, "--prompt", "{sentiment}:", *PLANT, *LITTLE)
 
 
@@ -49,24 +49,6 @@ def test_a_twin_that_copies_is_caught_and_one_of_other_rows_is_not(tmp_path, cap
     assert areas["fresh"].low < 0.6
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--output", "share/x.json"), "share/ is for others"),
-        ((*COLUMNS, "--non-members", "train.csv"), "not trained on"),
-    ],
-)
-def test_bad_command_lines_end_with_one_line(more, message, tmp_path, capsys):
-    reviews(40, seed=2).to_csv("twin.csv", index=False)
-    (tmp_path / "share").mkdir()
-    ended = run_twinset(capsys, "audit", "twin.csv", *TABLES, *more)
-    assert ended.code == 2
-    assert message in ended.err and ended.err.count("\n") == 1
-
-
-# -- canaries --------------------------------------------------------------------------------------
-
-
 def canaries(capsys, base, *more):
     given = ("--base-model", base, "--output", "found.json")
     return run_twinset(capsys, *PLANTING, *given, *more)
@@ -78,6 +60,7 @@ def audited(tiny_base, tmp_path_factory):
     folder = tmp_path_factory.mktemp("audited")
     with pytest.MonkeyPatch.context() as patch:
         small_world_in(folder, patch, test=80)
+        patch.setattr(audits, "OPENINGS", 4)
         given = ("--base-model", str(tiny_base), "--output", "found.json")
         assert cli.main([*PLANTING, *given]) == 0
     return folder
@@ -103,7 +86,7 @@ def test_canaries_are_planted_under_each_policy(audited, tiny_base, capsys, monk
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [(("--copies", "-1"), "--copies takes whole numbers"), (("--each", "20"), "--each 20")],
+    [(("--copies", "-1"), "--copies must be a whole number"), (("--each", "20"), "--each 20")],
 )
 def test_odd_requests_are_refused(more, message, tiny_base, capsys):
     ended = canaries(capsys, tiny_base, *more)

@@ -63,9 +63,6 @@ def test_planting():
     assert planted["stars"].tolist()[3:] == [5, 1, 1, 1]
 
 
-# -- exposure --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("losses", "secret", "rank"),
     [

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import beta, binom
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from evaluation.leakage import roc
@@ -19,7 +20,15 @@ from evaluation.leakage.membership import (
     row_losses,
     text_attacks,
 )
-from evaluation.leakage.roc import MARGIN, Attack, attack_scores, draw_sides, measure_shift
+from evaluation.leakage.roc import (
+    MARGIN,
+    Attack,
+    attack_scores,
+    draw_sides,
+    epsilon_lower_bound,
+    measure_shift,
+    one_run_audit,
+)
 from tests.helpers.evaluated import SCHEMA, records_of, token_nats, twin_of
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
@@ -27,6 +36,7 @@ from twinset.table.schema import Attribute
 from twinset.table.tokenization import tokenise
 
 WORDS = "film book plot pan story dull great cheap works broke loved review minute days".split()
+M = 200  # canaries
 
 
 @pytest.fixture(autouse=True)
@@ -71,9 +81,6 @@ def areas(attacks):
     return {attack.name: attack_scores(attack, seed=0)[0] for attack in attacks}
 
 
-# -- the model -------------------------------------------------------------------------------------
-
-
 def test_all_attacks_find_the_members_of_an_overfitted_model_and_are_those_of_papers(
     overfitted, fresh
 ):
@@ -98,8 +105,8 @@ def test_no_attack_finds_members_where_none_was_trained_on(overfitted, fresh):
     found = areas(untrained)
     assert found.pop("calibrated loss").value == 0.5  # the model is the base model
     assert all(area.low < 0.5 < area.high for area in found.values())
-    attacks, _ = model_attacks(overfitted, fresh, made_up(400, 3), made_up(400, 4))
-    assert all(abs(area.value - 0.5) < 0.06 for area in areas(attacks).values())
+    attacks, _ = model_attacks(overfitted, fresh, made_up(200, 3), made_up(200, 4))
+    assert all(abs(area.value - 0.5) < 0.09 for area in areas(attacks).values())
 
 
 @pytest.mark.parametrize("longest", [64, 6])
@@ -138,9 +145,6 @@ def test_rows_that_the_model_was_not_made_for_are_refused_without_their_text(fre
     assert MEMBERS.texts[0] not in str(error.value)
 
 
-# -- the released rows -----------------------------------------------------------------------------
-
-
 def bag(texts):
     """Unit vectors of word counts: an encoder that needs no download."""
     counts = np.array([[text.split().count(w) for w in WORDS] for text in texts], float)
@@ -155,9 +159,6 @@ def test_a_twin_that_repeats_its_members_gives_them_away_and_another_does_not():
     assert all(area.low > 0.75 for area in areas(attacks).values())
     whole = text_attacks(fresh, MEMBERS.texts, OTHERS.texts, bag)
     assert all(area.low < 0.5 < area.high for area in areas(whole).values())
-
-
-# -- how an attack is judged -----------------------------------------------------------------------
 
 
 def normal(shift, members=80, others=120, seed=0, digits=8):
@@ -198,9 +199,6 @@ def test_the_interval_of_auroc_holds_the_truth_and_depends_on_the_seed_alone():
     assert attack_scores(attack, 3) == attack_scores(attack, 3) != attack_scores(attack, 4)
 
 
-# -- members and non-members that differ without any model -----------------------------------------
-
-
 def test_only_tables_of_two_distributions_are_told_apart():
     found, notes = measure_shift(made_up(200, 1).texts, made_up(200, 2).texts, seed=0)
     assert found.score.low < 0.5 < found.score.high
@@ -228,3 +226,106 @@ def test_texts_on_both_sides_are_left_out_on_both():
     assert len(few.members) == len(few.non_members) == 10 and few.notes == ()
     with pytest.raises(InputError, match="not trained on"):
         draw_sides(MEMBERS, MEMBERS, 10, seed=0)
+
+
+def include(m, seed):
+    """Coins that repeat; those of an audit must not."""
+    return np.random.default_rng(seed).integers(2, size=m).astype(bool)
+
+
+def randomised_response(epsilon, seed, m=M):
+    """ε-private, exactly: each bit is told truly with probability e^ε / (1 + e^ε).
+
+    Sizes say nothing; they let the auditor guess some of the canaries only.
+    """
+    rng = np.random.default_rng([seed, 1])
+    included = include(m, seed)
+    truthful = included ^ (rng.random(m) > 1 / (1 + math.exp(-epsilon)))
+    return np.where(truthful, 1, -1) * (1 + rng.random(m)), included
+
+
+def name_and_shame(delta, seed, m=1000):
+    """(0, δ)-private: each bit is published with probability δ, else nothing is said of it."""
+    rng = np.random.default_rng([seed, 1])
+    included = include(m, seed)
+    published = rng.random(m) < delta
+    return np.where(published, np.where(included, 2, -2), rng.normal(0, 0.1, m)), included
+
+
+def exceeding(epsilon, seeds, **options):
+    runs = (one_run_audit(*randomised_response(epsilon, s), 0.0, **options) for s in range(seeds))
+    return sum(run.epsilon > epsilon for run in runs)
+
+
+@pytest.mark.parametrize(
+    ("r", "v", "m", "delta", "published"),
+    [
+        (100, 75, 1000, 1e-4, 0.673),  # appendix D
+        (1510, 1439, 100_000, 1e-5, 2.675),  # section 7, cut there, not rounded
+    ],
+)
+def test_the_papers_own_numbers(r, v, m, delta, published):
+    assert epsilon_lower_bound(r, v, m, delta) == pytest.approx(published, abs=1e-3)
+    bounds = [epsilon_lower_bound(r, v, many, delta) for many in (m, 10 * m)]
+    # δ costs, and by every canary, not by those guessed alone
+    assert epsilon_lower_bound(r, v, m, 0.0) > bounds[0] + 0.01 > bounds[1] + 0.02
+
+
+@pytest.mark.parametrize(("r", "v"), [(10, 10), (1000, 700), (100, 55), (10, 0)])
+def test_without_delta_it_is_clopper_and_pearsons_bound(r, v):
+    least = beta.ppf(0.05, v, r - v + 1) if v else 0.0  # of the chance to be right
+    expected = math.log(least / (1 - least)) if least > 0.5 else 0.0  # coins could make fewer
+    assert epsilon_lower_bound(r, v, r, 0.0) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])
+def test_the_bound_exceeds_the_truth_in_a_twentieth_of_all_runs_at_most(epsilon):
+    above = exceeding(epsilon, 100, guesses=M // 2)
+    assert above <= binom.ppf(0.999, 100, 0.05)
+    assert exceeding(epsilon, 40) <= binom.ppf(0.999, 40, 0.05)  # Bonferroni
+    if epsilon == 1:  # it is no looser than it must be: the exact chance is 4.4 %
+        assert above >= 1
+        found = [one_run_audit(*randomised_response(2.0, s, 2000), 0.0).epsilon for s in range(5)]
+        assert 1.6 < np.mean(found) < 2.0
+
+
+def test_the_best_of_all_numbers_of_guesses_without_correction_would_be_no_bound():
+    """The negative control: what Bonferroni is there for."""
+    seeds, epsilon, chance = 400, 1.0, 1 / (1 + math.exp(-1.0))
+    exceeds = 0
+    for seed in range(seeds):
+        scores, included = randomised_response(epsilon, seed)
+        ranked = included[np.argsort(-scores)]
+        halves = np.arange(1, M // 2)
+        correct = ranked.cumsum()[halves - 1] + (~ranked)[::-1].cumsum()[halves - 1]
+        exceeds += bool((binom.sf(correct - 1, 2 * halves, chance) < 0.05).any())
+    assert exceeds > 2 * binom.ppf(0.999, seeds, 0.05)
+
+
+def test_forgetting_delta_would_be_no_bound():
+    """The negative control: a mechanism that keeps (0, δ) and still publishes some bits."""
+    delta, seeds = 0.01, 60
+    runs = [name_and_shame(delta, seed) for seed in range(seeds)]
+    assert all(one_run_audit(*run, delta, guesses=20).epsilon == 0.0 for run in runs)
+    assert sum(one_run_audit(*run, 0.0, guesses=20).epsilon > 0.0 for run in runs) > seeds / 3
+
+
+def test_a_mechanism_that_tells_all_is_found_out_and_one_that_tells_nothing_is_not():
+    included = include(1000, 0)
+    assert one_run_audit(included + 0.0, included, 1e-5).epsilon > 4
+    small = one_run_audit(include(40, 1) + 0.0, include(40, 1), 1e-5, guesses=20)
+    assert (small.guesses, small.correct, small.tried) == (20, 20, (20,))
+    assert small.epsilon > 1.7
+    silent = [
+        one_run_audit(np.random.default_rng(seed).normal(size=M), include(M, seed + 500), 0.0)
+        for seed in range(100)
+    ]
+    assert sum(run.epsilon > 0 for run in silent) <= 13  # 5 are expected at most
+    assert one_run_audit(np.zeros(M), include(M, 7), 0.0).epsilon == 0.0
+
+
+def test_inclusion_is_a_fair_coin_that_no_seed_repeats():
+    draws = np.array([roc.include(50) for _ in range(400)])
+    assert abs(draws.mean() - 0.5) < 0.02  # 5.6 standard deviations
+    assert np.abs(np.corrcoef(draws.T) - np.eye(50)).max() < 0.3
+    assert len({tuple(row) for row in draws.tolist()}) == 400

@@ -69,9 +69,6 @@ def test_no_text_takes_long(part):
     assert len(list(numbers_in(part * 25_000))) < 60_000
 
 
-# -- replay ----------------------------------------------------------------------------------------
-
-
 def people(first, last):
     """Rows that each name four secrets of one person."""
     return [
@@ -161,8 +158,6 @@ def test_planted_values_are_counted_by_what_was_planted():
     for scores, share in ((found, 1), (blind, 0)):
         assert [m.score.value for m in scores if m.score.name == PLANTED] == [share] * 2
 
-
-# -- what a model knows ----------------------------------------------------------------------------
 
 SAID = ["The book by Ada Quill, was dull.", "A film by Otto Zeller, at last."]
 UNSAID = ["The film by Kurt Oakes, was great.", "A book by Vera Nettle, at last."]

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import math
 import re
 from dataclasses import replace
 from datetime import date
@@ -12,7 +13,7 @@ import pandas as pd
 import pytest
 
 from evaluation.findings import Curve, Histogram, Measured
-from evaluation.report.page import build_report, write_report
+from evaluation.report.page import build_report, spend_over_steps, write_report
 from tests.helpers import handover, reported
 from tests.helpers.pages import Page, all_elements, answers, one
 from tests.helpers.reported import audit, bare, evaluation, with_twin
@@ -26,6 +27,17 @@ from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.table.read import write_frame
 
 EVIL = "<script>alert(1)</script>]]>\"'&<img src=x onerror=alert(1)></style></textarea>{{7*7}}"
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory):
+    """The page of a run of which all is known."""
+    return build_report(reported.everything_in(tmp_path_factory.mktemp("report")))
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Page(html)
 
 
 def section(page, name):
@@ -278,3 +290,27 @@ def test_every_colour_can_be_told_from_its_ground(scheme, html):
     used = set(re.findall(r"var\(--([\w-]+)\)", "".join(re.findall(r"<svg.*?</svg>", html, re.S))))
     assert used <= colours.keys()
     assert contrast("#777777", "#ffffff") < 4.5 < contrast("#767676", "#ffffff")  # it measures
+
+
+def test_scores_that_are_no_numbers_are_shown_as_such(tmp_path):
+    findings = [reported.evaluation(), reported.audit(), reported.planted()]
+    nothing = {"value": math.nan, "low": -math.inf, "high": math.inf}
+    for at, each in enumerate(findings):
+        broken = tuple(replace(m, score=replace(m.score, **nothing)) for m in each.measured[::5])
+        lines = {"a": [(1.0, math.nan), (math.nan, 1.0)], "b": []}
+        curves = tuple(replace(c, series=lines) for c in each.curves)
+        findings[at] = replace(each, measured=broken, curves=curves)
+    html = build_report(bare(tmp_path, *findings))
+    assert answers(html) == ["Not measured"] * 3
+    assert not re.search(r"\bnan\b|\bNaN\b|\binf\b|\bNone\b", Page(html).root.text)
+    drawn = re.findall(r'(?:[dxy]|width|height)="([^"]*)"', html)
+    assert len(drawn) > 100 and not [d for d in drawn if "nan" in d or "inf" in d]
+
+
+def test_spent_epsilon_rises_to_what_is_guaranteed():
+    ledger = handover.ledger()
+    points = spend_over_steps(ledger)
+    values = [eps for _, eps in points]
+    assert values == sorted(values) and values[0] < values[-1] / 1.5
+    assert points[-1] == (20.0, guarantee(ledger).epsilon)
+    assert spend_over_steps(handover.ledger(handover.NO_PRIVACY)) == []

@@ -71,9 +71,6 @@ def random_predictions(seed, n=300, seeds=1, right=0.7):
     return true.tolist(), [row.tolist() for row in said]
 
 
-# -- scores ----------------------------------------------------------------------------------------
-
-
 def test_scores_agree_with_scikit_learn():
     labels, (said,) = random_predictions(0)
     (accuracy, macro), by_label = classification_scores(labels, [said])
@@ -88,7 +85,7 @@ def test_intervals_cover_the_truth_19_times_in_20_or_more(monkeypatch):
     n, right = 30, 0.925
     monkeypatch.setattr("evaluation.utility.usefulness.RESAMPLES", 200)
     truth = right + (1 - right) / 3
-    found = (random_predictions(seed, n=n, right=right) for seed in range(200))
+    found = (random_predictions(seed, n=n, right=right) for seed in range(80))
     scores = [classification_scores(*each)[0][0] for each in found]
     assert np.mean([s.low <= truth <= s.high for s in scores]) >= 0.9
     hits = np.random.default_rng(1).binomial(n, truth, size=1000)
@@ -106,9 +103,6 @@ def test_seeds_that_disagree_widen_the_interval():
     assert lucky.value == 0.5 and lucky.high - lucky.low == 1
     few = ["a", "b"] * 3  # six rows that are right prove little
     assert classification_scores(few, [few])[0][0].low < 0.65
-
-
-# -- learning --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", targets(["mood", "product"]))
@@ -136,9 +130,6 @@ def test_what_cannot_be_used_is_refused():
     model = DummyClassifier().fit(["a", "b"], ["x", "y"])
     with pytest.raises(InputError, match="nothing to test on"):
         score_agreement("accuracy", model, frame, "text", ("mood",))
-
-
-# -- with differential privacy ---------------------------------------------------------------------
 
 
 def accuracy(model):
@@ -252,6 +243,7 @@ def test_a_gradient_is_used_only_after_it_is_recorded(tiny_encoder, monkeypatch,
     assert used == ([1, 2, 3, 4, 5] if budget else [0] * 5)
 
 
+@pytest.mark.slow  # the regression shows it too, and faster
 def test_a_small_budget_drowns_what_an_encoder_learns(tiny_encoder):
     """A negative control: the noise is there, and as large as the budget says."""
     assert accuracy(encoder(tiny_encoder, budget=Budget(0.01, 1e-3))) < 0.75

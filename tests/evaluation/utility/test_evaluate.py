@@ -124,9 +124,6 @@ def test_overlapping_rows_are_counted_and_left_out_on_request(twin, tmp_path, ca
     assert Findings.load(tmp_path / "found.json").about["rows"]["held out"] == 40
 
 
-# -- what may be published -------------------------------------------------------------------------
-
-
 def test_only_what_read_no_private_row_is_publishable(run, tmp_path, capsys):
     """Without notes about private rows either."""
     train, test = reviews(80, seed=0), reviews(40, seed=1)
@@ -169,9 +166,6 @@ def test_an_edited_twin_inherits_no_guarantee(run, tmp_path, capsys):
     (tmp_path / "privacy.json").write_text("{}")
     with pytest.raises(InputError, match="holds no ledger"):
         Twin.read(tmp_path / "train.csv")
-
-
-# -- what is refused -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
