@@ -248,10 +248,8 @@ class PolicyTrials:
             frame = self._train.sample(min(self._rows, len(self._train)), random_state=seed)
             return PolicyRun(self._score_rows(frame, judged=self._heldout))
         seeded = config or self._config
-        training, sampling = (
-            replace(seeded.training, seed=seed),
-            replace(seeded.sampling, seed=seed),
-        )
+        training = replace(seeded.training, seed=seed)
+        sampling = replace(seeded.sampling, seed=seed)
         seeded = replace(seeded, training=training, sampling=sampling)
         canaries = draw_canaries(data.train.schema.combinations, seed)
         epsilon, delta, sentence = None, None, ""

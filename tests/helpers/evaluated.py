@@ -69,7 +69,7 @@ def small_world_in(folder, monkeypatch, **tables) -> None:
 
 def small_run(capsys, base, *columns) -> str:
     """Make a twin of `train.csv`, and return its run folder."""
-    given = ("train.csv", *columns, "--base-model", base, "--run", "run", "--rows", "40")
+    given = ("train.csv", *columns, "--base-model", base, "--run", "run", "--rows", "20")
     made = run_twinset(capsys, "generate", *given, *OPTIONS)
     assert made.code == 0, made.err
     return "run"

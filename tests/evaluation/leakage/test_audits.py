@@ -11,7 +11,7 @@ from tests.helpers.evaluated import reviews, small_run, small_world_in, tables_i
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 TABLES = ("--members", "train.csv", "--non-members", "test.csv", "--quiet")
-PLANT = ("--policies", "uniform,none", "--copies", "1,20", "--each", "2", "--coins", "40")
+PLANT = tuple("--policies uniform,none --copies 1,20 --each 2 --coins 40 --digits 2".split())
 LITTLE = ("--rows", "8", "--steps", "2", "--batch-size", "16", "--max-tokens", "100", "--quiet")
 PLANTING = ("audit", "canaries", "train.csv", *COLUMNS, "--prompt", "{sentiment}:", *PLANT, *LITTLE)
 
@@ -94,7 +94,7 @@ def test_odd_requests_are_refused(more, message, tiny_base, capsys):
 
 
 OVERTRAINED = ("--steps", "120", "--batch-size", "32", "--learning-rate", "0.01")
-CONTROL = ("--copies", "0,20", "--coins", "80", "--mismatch-weight", "0", "--method", "full")
+CONTROL = tuple("--digits 3 --copies 0,20 --coins 80 --mismatch-weight 0 --method full".split())
 
 
 @pytest.mark.slow  # test_membership has a fast control: an overfitted model

@@ -37,7 +37,7 @@ def small_world(tmp_path, monkeypatch):
 def measured_run(tiny_base, tmp_path_factory):
     """Folder with a small run, evaluated once: its baseline is written, and need not be again."""
     folder = tmp_path_factory.mktemp("measured")
-    base = ("--base-model", str(tiny_base), "--run", "run", "--rows", "40")
+    base = ("--base-model", str(tiny_base), "--run", "run", "--rows", "20")
     with pytest.MonkeyPatch.context() as patch:
         small_world_in(folder, patch)
         assert cli.main(["generate", "train.csv", *COLUMNS, *base, *OPTIONS]) == 0
