@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from twinset.policies import MechanismParams, PolicyConfig, importance
+from twinset.policies import MechanismParams
 from twinset.policies.policy import Uniform
 from twinset.privacy.mechanism.counts import release_label_counts
 from twinset.privacy.mechanism.noise import AT_ONCE, Gaussian, grid_step
@@ -116,17 +116,3 @@ def test_weights_after_one_step_show_nothing_and_any_table_may_lead_to_each(sigm
         assert set(range(-100, 101)) <= set(np.rint(multiples - total / step).astype(int).tolist())
     multiples = old_release(0.1, sigma, 3).astype(np.float64) / step
     assert (multiples != np.rint(multiples)).any()
-
-
-def test_scaled_noise_is_on_a_grid_too(monkeypatch):
-    """Noise of its own size for each weight: on the grid of its own size, never of the sum's."""
-    scales = torch.tensor([0.5, 1.0, 3.0]).repeat(50_000)
-    options = PolicyConfig("importance", "published")
-    params = MechanismParams(0.7, 1.0, 0.1, Randomness.for_tests(1), options)
-    policy = importance.PublishedImportance(params)
-    monkeypatch.setattr(policy, "noise_shapes", lambda parameters: [scales])
-    released = policy.release([torch.full((150_000,), 0.123)], [])[0][0].double().numpy()
-    std = 0.7 * scales.double().numpy()
-    multiples = released / grid_step(std)
-    assert (multiples == np.rint(multiples)).all()
-    assert stats.kstest((released - 0.123) / std, "norm").pvalue > 1e-4
