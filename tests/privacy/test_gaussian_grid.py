@@ -159,7 +159,7 @@ def test_no_tail_ends_and_extreme_words_are_left_to_level_3(monkeypatch):
 
     monkeypatch.setattr(noise.ExactPair, "nearest", lambda *given, **which: 7.0)
     grid, out = GaussianGrid(KeyStream(KEYS[0]), KeyStream(KEYS[1])), np.zeros(4)
-    grid._stream.fill = lambda bits: np.copyto(bits, 0) or bits
+    grid.stream.fill = lambda bits: np.copyto(bits, 0) or bits
     grid.add(out, 1.0, 2.0**-6)
     assert out.tolist() == [7.0] * 4
 

@@ -49,7 +49,6 @@ from twinset.privacy.clipping.gradient_uses import (
 from twinset.privacy.clipping.output_head import (
     HeadUse,
     TokenNLL,
-    piece_of,
     squared_norms,
     whole_pieces,
 )
@@ -200,8 +199,10 @@ class UnitClipping:
         if not self._undefined:
             raise ValueError("scales may change only between zero() and the first addition")
         for parameter, scale in zip(self.parameters, scales, strict=True):
-            if not scale.fits(parameter.shape):
-                raise ValueError(f"a scale does not fit a parameter of shape {parameter.shape}")
+            shape, rows, columns = parameter.shape, scale.rows, scale.columns
+            fits = columns is None or columns.shape == shape[-1:]
+            if not fits or not (rows is None or (len(shape) == 2 and rows.shape == shape[:1])):
+                raise ValueError(f"a scale does not fit a parameter of shape {shape}")
         self._scales = dict(zip(map(id, self.parameters), scales, strict=True))
 
     @property
@@ -477,7 +478,7 @@ class ClippingEngine(UnitClipping):
         predicting = shifted.reshape(-1).nonzero().squeeze(1)  # (N,) places whose next token counts
         targets = sequences.input_ids[mask]  # (N,) those tokens, row by row
         tokens = len(targets)
-        filled = (0, whole_pieces(tokens, piece_of(room)) - tokens)
+        filled = (0, whole_pieces(tokens, room) - tokens)
 
         device = self.parameters[0].device
         hidden = self._hidden_states(sequences.input_ids.to(device)).flatten(0, 1)  # (B·K·T, d)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -74,6 +74,7 @@ def squares(gradients: Tensor) -> Tensor:
     return rows.reshape(len(gradients), -1).sum(1)
 
 
+@dataclass
 class Workspace:
     """Named buffers that grow and are never given back, and a budget for what outlives a layer.
 
@@ -81,12 +82,12 @@ class Workspace:
     physical batch, the step was up to 88 % slower on a CPU.
 
     Args:
-        budget: bytes that formed gradients and residuals of one physical batch may occupy.
+        left: bytes that formed gradients and residuals may still occupy. Whoever starts a physical
+            batch sets it again.
     """
 
-    def __init__(self, budget: int) -> None:
-        self.left = budget  # bytes; whoever starts a physical batch sets it again
-        self._buffers: dict[tuple[Hashable, torch.dtype], Tensor] = {}
+    left: int
+    _buffers: dict[tuple[Hashable, torch.dtype], Tensor] = field(default_factory=dict)
 
     def reserve(self, numbers: int, dtype: torch.dtype) -> bool:
         """Return whether that many numbers may be kept until the end of this physical batch."""
@@ -160,16 +161,6 @@ class Scale:
         for factor in (self.columns, self.rows):
             if factor is not None and not bool((factor.isfinite() & (factor > 0)).all()):
                 raise ValueError("every scale must be positive and finite")
-
-    def fits(self, shape: torch.Size) -> bool:
-        """Return whether a parameter of this shape may have this scale.
-
-        >>> [Scale(rows=torch.ones(3)).fits(torch.Size(shape)) for shape in ([3, 2], [3])]
-        [True, False]
-        """
-        columns_fit = self.columns is None or self.columns.shape == shape[-1:]
-        rows_fit = self.rows is None or (len(shape) == 2 and self.rows.shape == shape[:1])
-        return columns_fit and rows_fit
 
     def per_column(self, x: Tensor) -> Tensor:
         """Return x (…, n) divided by the columns' factors."""

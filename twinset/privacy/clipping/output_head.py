@@ -37,21 +37,17 @@ BUFFER_NUMBERS = 1 << 26  # per-unit gradients formed at once: 256 MB of float32
 LEAST_OF_TIED = 0.1  # a tied table's squared norm over that of its two uses, unless they cancel
 
 
-def piece_of(room: int) -> int:
-    """Return the tokens of one product in a physical batch of `room` tokens, padding included.
+def whole_pieces(tokens: int, room: int) -> int:
+    """Round a number of tokens up to whole products of a physical batch.
 
-    >>> piece_of(100), piece_of(100_000)
-    (100, 512)
+    Args:
+        tokens: how many.
+        room: tokens of the batch, padding included. A product has no more than these.
+
+    >>> whole_pieces(1, 100), whole_pieces(1, 10**5), whole_pieces(513, 10**5)
+    (100, 512, 1024)
     """
-    return min(PIECE, room)
-
-
-def whole_pieces(tokens: int, piece: int) -> int:
-    """Round a number of tokens up to whole pieces.
-
-    >>> whole_pieces(1, 512), whole_pieces(512, 512), whole_pieces(513, 512)
-    (512, 512, 1024)
-    """
+    piece = min(PIECE, room)
     return -(-tokens // piece) * piece
 
 
@@ -111,7 +107,7 @@ class HeadUse:
 
     def __post_init__(self) -> None:
         """Take memory for all of Q, if there is enough and somebody will ask; else for a window."""
-        self.piece = piece_of(self.room)  # tokens in one product
+        self.piece = min(PIECE, self.room)  # tokens in one product
         # Tokens whose logits are passed over together. On a GPU that is a whole piece.
         self._rows = max(1, CACHED // len(self.weight)) if self.weight.is_cpu else PIECE
         dtype = accumulation_dtype(self.hidden)
@@ -120,7 +116,7 @@ class HeadUse:
             window = len(self.hidden)
         elif self.trained:  # a unit may begin anywhere in a piece
             longest = max(b - a for a, b in pairwise(self.offsets))
-            window = whole_pieces(longest, self.piece) + self.piece
+            window = whole_pieces(longest, self.room) + self.piece
         else:
             window = self.piece if dtype == self.hidden.dtype else self._rows
         self._like = self.hidden.new_empty(0, dtype=dtype)

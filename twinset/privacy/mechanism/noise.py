@@ -206,6 +206,7 @@ class Pairs(NamedTuple):
         return places[:-1] if len(places) and places[-1] == count else places
 
 
+@dataclass(eq=False)
 class GaussianGrid:
     """Adds N(0, std²) to sums and rounds them to a grid.
 
@@ -219,8 +220,8 @@ class GaussianGrid:
         refinement: source of the further bits. How many are taken depends on the sums.
     """
 
-    def __init__(self, stream: KeyStream, refinement: KeyStream) -> None:
-        self._stream, self._refinement = stream, refinement
+    stream: KeyStream
+    refinement: KeyStream
 
     def add(self, sums: np.ndarray, std: Scale, step: Scale) -> None:
         """Overwrite sums with the noisy ones, block by block; what is not finite stays.
@@ -231,7 +232,7 @@ class GaussianGrid:
             step: of the grid, a power of two, one or (n,) of float64.
         """
         largest, size = min(AT_ONCE, len(sums)), sums.itemsize
-        gaussian = Gaussian(self._stream, sums.dtype, largest)
+        gaussian = Gaussian(self.stream, sums.dtype, largest)
         off, decided = np.empty(largest, sums.dtype), np.empty(largest, bool)
         waiting: list[Pairs] = []
         for start in range(0, len(sums), AT_ONCE):
@@ -278,7 +279,7 @@ class GaussianGrid:
         places = pairs.places(len(sums))
         exact = sums[places].astype(np.float64)  # (m,) all cosines, then all sines
         std, step = (np.broadcast_to(_at(scale, places), exact.shape) for scale in (std, step))
-        more = self._refinement.fill(np.empty((2, len(pairs.words)), np.uint64))
+        more = self.refinement.fill(np.empty((2, len(pairs.words)), np.uint64))
         z, ratio = refined(pairs.words, pairs.turns, more).ravel()[: len(exact)], std / step
         with np.errstate(over="ignore", invalid="ignore"):
             whole = np.rint(exact / step)
@@ -298,7 +299,7 @@ class GaussianGrid:
                 word = int(pairs.words[pair]) << MORE_BITS | further[0]
                 turn = int(pairs.turns[pair]) << MORE_BITS | further[1]
                 bits = (word, WORD_BITS + MORE_BITS), (turn, turn_bits)
-                third[pair] = ExactPair(*bits, self._refinement)
+                third[pair] = ExactPair(*bits, self.refinement)
             values[i] = third[pair].nearest(exact[i], std[i], step[i], sine=bool(is_sine))
         sums[places] = values
 

@@ -41,12 +41,9 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
 def _texts(value: Any) -> bool:
-    return isinstance(value, tuple) and all(map(_text, value))
+    """Whether it is a tuple of texts, none of them blank."""
+    return isinstance(value, tuple) and all(isinstance(t, str) and t.strip() for t in value)
 
 
 def format_fault(stated: object) -> str | None:
@@ -85,7 +82,7 @@ CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(("public_inputs", "caveats"), ("a list of texts", _texts)),
     **dict.fromkeys(
         ("randomness", "policy", "policy_form", "unit", "neighbouring", "sampler", "clipping"),
-        ("a text that is not blank", _text),
+        ("a text that is not blank", lambda v: _texts((v,))),
     ),
 }
 
