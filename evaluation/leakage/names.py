@@ -39,7 +39,6 @@ EMAIL, PHONE, CARD = "e-mail address", "telephone number", "card number"
 ID, NAME = "id number", "person's name"
 KINDS = (EMAIL, PHONE, CARD, ID, NAME)
 OCCURRENCES = {"1": range(1, 2), "2–9": range(2, 10), "10+": range(10, 2**63)}
-
 PLANTED = "found where it was planted"
 PersonalData = dict[str, Counter[str]]  # kind → value → rows that hold it
 
