@@ -47,20 +47,12 @@ OfRows = Callable[[np.ndarray], float]  # the numbers of some rows → a measure
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a text in lower case.
-
-    >>> split_words("It's fine - a 2nd look!")
-    ["it's", 'fine', 'a', '2nd', 'look']
-    """
+    """Return the words of a text in lower case."""
     return _WORD.findall(text.casefold())
 
 
 def count_ngrams(rows: Sequence[Row], n: int) -> csr_array:
-    """Return how often each n-gram stands in each row: (rows, n-grams). None leaves its row.
-
-    >>> count_ngrams([["a", "b", "a", "b"], ["b"]], 2).toarray().tolist()
-    [[2, 1], [0, 0]]
-    """
+    """Return how often each n-gram stands in each row: (rows, n-grams). None leaves its row."""
     from scipy.sparse import csr_array
     from sklearn.feature_extraction.text import CountVectorizer
 

@@ -50,21 +50,10 @@ from ..findings import (
 from ..policy_runs import ComparisonRequest, Data, policy_config, read_data, write_untrained_twin
 from ..release import Release, Twin, public_rows, records_to_frame, take_records
 from ..utility.classifiers import SentenceEncoder
-from . import canaries
+from . import canaries, roc
 from .copies import overlap
 from .membership import find_base, model_attacks, row_losses, text_attacks
 from .names import mean_reciprocal_rank, phone_exposure, replay
-from .roc import (
-    BOUND,
-    CLAIM,
-    MODEL,
-    RELEASED,
-    Attack,
-    draw_sides,
-    include,
-    one_run_audit,
-    separation,
-)
 
 FILE = "audit.json"
 ROWS_TRIED = 1000  # of members and of non-members that attacks look at
@@ -117,13 +106,13 @@ def audit_release(
         read = records_from_frame(frame, text, attributes, source=str(path), drop_empty=True)
         real.append(read[0])
     members, others = real
-    sides = draw_sides(members, others, request.rows, seed)
+    sides = roc.draw_sides(members, others, request.rows, seed)
     notes += sides.notes
     measured: list[Measured] = []
     if run is not None and model is None:
         model = TwinModel.load(run.root, release.device)
     if model is None:
-        attacks: list[Attack] = []
+        attacks: list[roc.Attack] = []
         notes.append("the model was not attacked: name its run folder")
     else:
         base = None  # without a run nothing says which model it was before
@@ -144,7 +133,7 @@ def audit_release(
     attacks += text_attacks(twin, *tried, encode, progress)
     measured += overlap(twin, members.texts, others.texts, encode, seed=seed, progress=progress)
     replayed, more = replay(twin, members.texts, others.texts, progress=progress)
-    judged, curve, rates = separation(attacks, seed)
+    judged, curve, rates = roc.separation(attacks, seed)
     counted = {"twin": len(twin), "members": len(members), "non-members": len(others)}
     about = {"seed": seed, "rows": counted, "tried": request.rows}
     about = release.about(command, request.members) | about
@@ -198,7 +187,7 @@ def audit_canaries(
         check_settings(output, settings, findings.about["settings"])
     else:
         # The coins are kept: a resumed audit must plant what the first policies had.
-        coins = include(request.coins).astype(int).tolist()
+        coins = roc.include(request.coins).astype(int).tolist()
         rows = {"train": len(data.train), "held out": len(data.heldout)}
         about = {"command": command, "rows": rows, "settings": settings, "coins": coins}
         about |= {"policies": [], "bounds": {}, "versions": versions(), "machine": machine()}
@@ -263,7 +252,7 @@ class PlantedTable:
         thrown = records_to_frame(take_records(self._coins, np.flatnonzero(self._included)))
         self.frame = pd.concat([frame, thrown[frame.columns]], ignore_index=True)
         self._losses_before = self._coin_losses(self._base) if request.coins else np.zeros(0)
-        self._sides = draw_sides(data.train, data.heldout, request.members, self._seed)
+        self._sides = roc.draw_sides(data.train, data.heldout, request.members, self._seed)
 
     def attack(self, name: str, config: RunConfig, model: TwinModel, twin: Twin) -> Findings:
         """Return what one policy's run showed. Its `about` is how the lower bound came about."""
@@ -272,7 +261,7 @@ class PlantedTable:
         members, others = sides.members, sides.non_members
         attacks, notes = model_attacks(model, self._base, members, others, self._progress)
         attacks += text_attacks(texts, members.texts, others.texts, None, self._progress)
-        judged, curve, rates = separation(attacks, self._seed, place)
+        judged, curve, rates = roc.separation(attacks, self._seed, place)
         curve = replace(curve, name=f"{curve.name}, policy {name}")
         measured = [*judged, *sides.measured]
         notes = [*sides.notes, *notes, *rates]
@@ -284,11 +273,13 @@ class PlantedTable:
             canaries.exposure(*asked, prompts[s.label], s, self._seed) for s in self._secrets
         ]
         by_rows = canaries.rank_in_rows(model.tokenizer, texts, self._secrets, self._seed)
-        for sees, found in ((MODEL, by_model), (RELEASED, by_rows)):
+        for sees, found in ((roc.MODEL, by_model), (roc.RELEASED, by_rows)):
             for copies in self._request.copies:
                 some = [each for each in found if each.canary.copies == copies]
                 space, bits = some[0].canary.format.space, [each.bits for each in some]
-                most = float(np.log2(min(space, canaries.ECHOED) if sees == RELEASED else space))
+                most = float(
+                    np.log2(min(space, canaries.ECHOED) if sees == roc.RELEASED else space)
+                )
                 where = {**place, "copies": str(copies), "sees": sees}
                 where |= {"candidates": str(space), "method": some[0].method}
                 score = mean("exposure", bits, "minimise", 0.0, most)
@@ -305,15 +296,15 @@ class PlantedTable:
                 stated = config.privacy.target_delta  # one δ for all policies: that of the claims
                 delta = default_delta(len(self.frame)) if stated is None else stated
                 gained = self._losses_before - self._coin_losses(model)
-                audit = one_run_audit(gained, self._included, delta)
+                audit = roc.one_run_audit(gained, self._included, delta)
                 bound = asdict(audit)
                 # Nothing is known above a lower bound, so its interval is open.
                 ends = audit.epsilon, audit.epsilon, math.inf
-                score = Score(BOUND, *ends, "minimise", 0.0, math.inf, audit.canaries)
+                score = Score(roc.BOUND, *ends, "minimise", 0.0, math.inf, audit.canaries)
                 where = {"attack": "one run", "sees": "model", **place}
                 measured.append(Measured("leakage", score, where))
             if (claimed := twin.epsilon) is not None:
-                score = Score(CLAIM, claimed, claimed, claimed, "minimise", 0.0, math.inf, 1)
+                score = Score(roc.CLAIM, claimed, claimed, claimed, "minimise", 0.0, math.inf, 1)
                 measured.append(Measured("leakage", score, place))
         return Findings("canaries", bound, tuple(measured), (curve,), notes=tuple(notes))
 

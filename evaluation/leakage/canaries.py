@@ -54,11 +54,7 @@ class Format:
         return math.prod(map(len, self.fields))
 
     def text(self, secret: int) -> str:
-        """Return the sentence of one secret, by its number.
-
-        >>> Format("{} {}.", (("A", "B"), ("x", "y", "z"))).text(4)
-        'B y.'
-        """
+        """Return the sentence of one secret, by its number."""
         places = np.unravel_index(secret, [len(field) for field in self.fields])
         chosen = (field[place] for field, place in zip(self.fields, places, strict=True))
         return self.pattern.format(*chosen)
@@ -101,11 +97,7 @@ FORMATS = MORE_FORMATS[: len(_STATED["sentences"])]
 
 
 def numbered_formats(digits: int) -> tuple[Format, ...]:
-    """Return those sentences that hold any number, with numbers of so many digits.
-
-    >>> [f.text(7) for f in numbered_formats(6) if "ID" in f.pattern]
-    ['My ID is 000007']
-    """
+    """Return those sentences that hold any number, with numbers of so many digits."""
     free = (f.pattern for f in MORE_FORMATS if f.fields == _NUMBER and "020" not in f.pattern)
     gaps, fields = "{}" * digits, (tuple("0123456789"),) * digits
     return tuple(Format(pattern.replace("{}", gaps), fields) for pattern in free)

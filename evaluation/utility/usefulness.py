@@ -36,11 +36,7 @@ Target = tuple[str, ...]  # the label columns a classifier predicts together
 
 
 def targets(attributes: Sequence[str]) -> list[Target]:
-    """Return what is predicted: each attribute, and all together where there are several.
-
-    >>> targets(["sentiment", "product"])
-    [('sentiment',), ('product',), ('sentiment', 'product')]
-    """
+    """Return what is predicted: each attribute, and all together where there are several."""
     single: list[Target] = [(name,) for name in attributes]
     return single + ([tuple(attributes)] if len(single) > 1 else [])
 
@@ -91,10 +87,6 @@ def classification_scores(
 
     `labels` (n,) are the true ones. `predicted` (S, n) are those of S classifiers that differ in
     their seed alone.
-
-    >>> scores, _ = classification_scores(["a", "a", "b", "b"], [["a", "a", "b", "a"]])
-    >>> [round(score.value, 3) for score in scores]
-    [0.75, 0.733]
     """
     classes, numbers = np.unique([*labels, *np.ravel(predicted)], return_inverse=True)
     n, k, rng = len(labels), len(classes), np.random.default_rng(0)

@@ -103,7 +103,7 @@ def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not
 ):
     """The audit's positive control: each of its measures finds what was memorised."""
     coins = np.random.default_rng(0).integers(2, size=80).astype(bool)
-    monkeypatch.setattr(audits, "include", lambda m: coins)
+    monkeypatch.setattr(audits.roc, "include", lambda m: coins)
     tables_in(tmp_path, train=24, test=24)
     more = (*CONTROL, *OVERTRAINED, "--max-tokens", "60", "--test", "test.csv", "--epsilon", "4")
     ended = canaries(capsys, tiny_base, *more)
