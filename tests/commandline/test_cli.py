@@ -1,6 +1,5 @@
 """The command line end to end, on a tiny base and few steps: what is promised is what is there."""
 
-import io
 import json
 import re
 import shlex
@@ -13,14 +12,12 @@ from datasets import load_dataset
 from hypothesis import given as made_of
 from hypothesis import settings
 from hypothesis import strategies as st
-from rich.console import Console as RichConsole
 from typer.main import get_command
 
 from tests.helpers.commands import (
     COLUMNS,
     MARKER,
     QUICK,
-    run_python,
     run_twinset,
     snapshot,
     texts,
@@ -28,11 +25,7 @@ from tests.helpers.commands import (
 from tests.helpers.refusals import refusal
 from twinset.commandline.app import app
 from twinset.commandline.common import read_columns
-from twinset.commandline.console import Console
 from twinset.commandline.entry_point import with_flags
-from twinset.config.options import run_config
-from twinset.config.plan import make_plan
-from twinset.progress import StepReport
 from twinset.release.verify import verify
 from twinset.table.read import read_frame, write_frame
 
@@ -233,29 +226,7 @@ def test_help_lists_and_version(capsys):
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", run_twinset(capsys, "--version").out)
 
 
-def test_a_resumed_run_shows_what_was_spent_before():
-    plan = make_plan(1000, run_config({"steps": 100, "batch_size": 50}))
-    resumed = Console()
-    resumed._out = RichConsole(file=io.StringIO(), force_terminal=False, width=200)
-    resumed.step(StepReport(50, 50, 4.0, 0.5, 0, 1.0, 1), plan)
-    assert f"| eps {plan.epsilon_after(50):.2f}/8.00 |" in resumed._out.file.getvalue()
-
-
 # -- how a command ends, and label values in options ---------------------------------------------
-
-LEFT = """
-import os, sys
-read, write = os.pipe()
-os.close(read)
-os.dup2(write, 1)
-from twinset.commandline.app import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_reader_that_leaves_is_no_error():
-    done = run_python("-c", LEFT, "models")
-    assert (done.returncode, done.stderr) == (1, "")
 
 
 NAMES = st.text(st.characters(exclude_characters="="), min_size=1)
@@ -277,10 +248,3 @@ def test_malformed_labels_and_bins_are_refused(tmp_path, monkeypatch):
         assert refusal(read_columns, [given_labels], "labels").startswith("`labels")
     for given_bins in ("stars", "stars=a,b", "stars=1,,2", "=1,2,3", "stars=1\r2"):
         assert refusal(read_columns, [given_bins], "bins").startswith("`bins")
-
-
-def test_a_file_has_one_value_on_each_line(tmp_path):
-    (tmp_path / "v.txt").write_text("\ufeffa, b\r\n\n@c\n", newline="")
-    assert read_columns([f"city=@{tmp_path}/v.txt"], "labels") == {"city": ["a, b", "@c"]}
-    (tmp_path / "v.txt").write_bytes(b"caf\xe9\n")
-    assert "UTF-8" in refusal(read_columns, [f"city=@{tmp_path}/v.txt"], "labels")

@@ -20,7 +20,6 @@ from twinset.bounds import Bounds, bounds_in, option_name
 from twinset.config import (
     PolicyConfig,
     PrivacyConfig,
-    RunConfig,
     SamplingConfig,
     SpeedConfig,
     TrainingConfig,
@@ -126,18 +125,3 @@ def test_every_command_refuses_what_is_out_of_range(name, tmp_path, monkeypatch,
         assert ended.code == 2 and ended.err.count("\n") == 1, (value, ended.err)
         assert option.opts[0] in ended.err and "absent.csv" not in ended.err, (value, ended.err)
     assert not list(tmp_path.iterdir())
-
-
-LEAVES = [(group, name) for group, values in RunConfig().to_dict().items() for name in values]
-
-
-@pytest.mark.parametrize(("group", "name"), LEAVES, ids=map(".".join, LEAVES))
-def test_a_hostile_config_file_is_refused(group, name):
-    for value in (10**5000, math.nan, -1, [1], {"a": 1}, 0.5j, "x" * 10_000):
-        data = RunConfig().to_dict()
-        data[group][name] = value
-        if isinstance(value, str) and name in ("base_model", "weight_scale", "detector"):
-            assert RunConfig.from_dict(data)
-        else:
-            message = refusal(RunConfig.from_dict, data)
-            assert message.startswith("`") and len(message) < 200

@@ -224,11 +224,3 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("link", ["docs/none.md", "docs/cli.md#none", "#none"])
 def test_a_broken_link_is_found(link):
     assert is_broken("README.md", link)
-
-
-def test_the_indexes_list_every_page_and_example_and_the_readme_is_one_page():
-    pages = {page.removeprefix("docs/") for page in PAGES if page.startswith("docs/")}
-    assert pages - {"README.md"} <= {link.partition("#")[0] for link in links("docs/README.md")}
-    assert {path.name for path in EXAMPLES} <= set(links("docs/examples/README.md"))
-    assert links("docs/README.md").count("examples/README.md") == 1
-    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 180

@@ -4,7 +4,6 @@ from functools import partial
 
 import pandas as pd
 import pytest
-import torch
 
 from tests.helpers.commands import texts
 from tests.helpers.models import machine_of
@@ -12,9 +11,8 @@ from twinset.config.options import run_config
 from twinset.config.plan import size_for
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Progress
-from twinset.run import plan as timing
 from twinset.run import story
-from twinset.run.generate import finetune, prepare
+from twinset.run.generate import prepare
 from twinset.run.plan import PLANNED_SHARE, Workload
 from twinset.run.releases import open_ledger
 from twinset.run.request import Run, Source
@@ -104,14 +102,3 @@ def test_the_ledger_says_what_steps_follow_from(planned, options, is_said):
     run.randomness = Randomness.for_tests(1)
     public = open_ledger(run).public_inputs
     assert any("the speed of the machine" in one for one in public) == is_said
-
-
-def test_a_run_is_the_same_whether_it_was_measured(planned, monkeypatch):
-    options = {"insecure_noise_seed": 1, "steps": 2, "batch_size": 8, "epsilon": 50}
-    plain, _ = planned(**options)
-    monkeypatch.setattr(timing, "SLOWEST", 1.0)
-    monkeypatch.setattr(timing, "PROBE_SECONDS", 0.1)
-    timed, _ = planned(**options)
-    assert timed.phases
-    ours, others = (finetune(run).model.state_dict() for run in (plain, timed))
-    assert all(torch.equal(t, others[name]) for name, t in ours.items())

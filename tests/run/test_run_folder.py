@@ -1,6 +1,5 @@
 """The run folder appears whole or not at all, and what stood there before survives."""
 
-import errno
 import os
 import shutil
 import stat
@@ -37,10 +36,6 @@ def unfinished(path: Path) -> None:
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def full(*args, **kwargs):
-    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_run_appears_whole_at_the_end_and_only_its_owner_enters_it(tmp_path):
@@ -94,20 +89,6 @@ def test_a_folder_that_is_no_run_is_never_replaced(tmp_path, name):
     before = tree(tmp_path)
     with pytest.raises(InputError, match="not a twinset run"):
         make(tmp_path / "work", overwrite=True)
-    assert tree(tmp_path) == before
-
-
-def test_the_older_run_returns_when_the_new_one_cannot_take_its_place(tmp_path, monkeypatch):
-    make(tmp_path / "run")
-    before = tree(tmp_path)
-    replace = os.replace
-
-    def refuse_new(source, target):
-        return full() if ".partial" in Path(source).name else replace(source, target)
-
-    with pytest.raises(InputError, match="No space left"):
-        with RunFolder.create(tmp_path / "run", overwrite=True):
-            monkeypatch.setattr("twinset.run.run_folder.os.replace", refuse_new)
     assert tree(tmp_path) == before
 
 

@@ -1,12 +1,8 @@
 """Benchmarks: ratios are taken round by round, failures are rows, checkouts are kept apart."""
 
-import json
-import subprocess
-import sys
-
 import pytest
 
-from evaluation.bench.runner import CONTESTANT, ROOT, Contestant, format_table, measure_contestant
+from evaluation.bench.runner import Contestant, format_table, measure_contestant
 
 
 def rounds(*rates, **more):
@@ -35,11 +31,3 @@ def test_a_checkout_of_another_folder_is_what_is_imported(tmp_path):
     work = {"base_model": "gpt2-mini", "rows": 1, "tokens": 1}
     other = Contestant("other", "rows_of_twinset", work, tmp_path)
     assert "the other checkout" in measure_contestant(other, threads=1)["failed"]
-
-
-def test_a_contestant_needs_nothing_of_evaluation():
-    """An older checkout has another `evaluation`, so the script must not import it."""
-    code = f"import runpy, sys, json; runpy.run_path({str(CONTESTANT)!r}); "
-    code += "sys.stdout.write(json.dumps([m for m in sys.modules if m.startswith('evaluation')]))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert json.loads(done.stdout) == [], done.stderr

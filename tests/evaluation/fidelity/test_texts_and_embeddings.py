@@ -103,14 +103,6 @@ def test_self_bleu_agrees_with_nltk(table):
     assert row_self_bleus(table) == pytest.approx(expected, abs=1e-9)
 
 
-def test_mauve_falls_with_the_distance():
-    values = [mauve(cloud(400, 0, shift), cloud(400, 1), 0) for shift in (0.0, 0.5, 1.0, 2.0)]
-    assert values[0].value > 0.93
-    assert all(one.value > other.value for one, other in zip(values, values[1:], strict=False))
-    assert values[0].low > values[2].high
-    assert mauve(*PAIRS["apart"], seed=0).value < 0.02
-
-
 @pytest.mark.parametrize("name", ["shifted", "narrow"])
 def test_precision_and_recall_agree_with_scikit_learn(name):
     from sklearn.neighbors import NearestNeighbors

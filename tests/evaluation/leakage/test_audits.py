@@ -84,15 +84,6 @@ def test_canaries_are_planted_under_each_policy(audited, tiny_base, capsys, monk
     assert again.code == 2 and "other settings" in again.err
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [(("--copies", "-1"), "--copies must be a whole number"), (("--each", "20"), "--each 20")],
-)
-def test_odd_requests_are_refused(more, message, tiny_base, capsys):
-    ended = canaries(capsys, tiny_base, *more)
-    assert ended.code == 2 and message in ended.err
-
-
 OVERTRAINED = ("--steps", "120", "--batch-size", "32", "--learning-rate", "0.01")
 CONTROL = tuple("--digits 3 --copies 0,20 --coins 80 --mismatch-weight 0 --method full".split())
 

@@ -129,14 +129,6 @@ def test_extrapolated_exposure_is_the_exact_one_of_a_skew_normal_space(shape):
         assert abs(-skewnorm.logcdf(z, 0) / math.log(2) - math.log2(10**4)) > 3
 
 
-@pytest.mark.parametrize(
-    ("sample", "loss", "rank"), [([2.0] * 9, 2.0, 550.0), ([1.0, 2.0, math.inf], 1.5, 500.0)]
-)
-def test_a_sample_without_a_curve_gives_its_own_rank(sample, loss, rank):
-    found, method = extrapolated_rank(np.array(sample), loss, 1000)
-    assert (found, method) == (rank, f"rank among {len(sample)} candidates")
-
-
 def test_an_echo_is_heard_where_a_secret_was_written(tokenizer):
     """In a large space among a sample, which cannot show more than its size."""
     small = Canary(FORMATS[0], 417, ("positive",), 1)

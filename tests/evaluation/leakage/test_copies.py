@@ -9,7 +9,6 @@ import pytest
 from evaluation.findings import Findings
 from evaluation.leakage.copies import (
     HELDOUT,
-    SAMPLE,
     SIMILARITY,
     TRAIN,
     Nearest,
@@ -88,16 +87,6 @@ def test_a_twin_of_rows_that_are_in_neither_table_is_not_caught(seed):
     assert nearer.low < 0.5 < nearer.high
     one, other = (found.find(RATIO, against=a) for a in (TRAIN, HELDOUT))
     assert one.low < other.high and other.low < one.high
-
-
-def test_tables_of_unequal_size_are_cut_for_the_reference_alone():
-    twin = FRESH[:20] + ROWS[-10:]
-    found = measure(twin, ROWS, OTHERS[:30])
-    assert found.find(NEAR, against=TRAIN).value == pytest.approx(1 / 3)  # no copy is missed
-    assert found.find(NEAR, against=SAMPLE).value < 1 / 3
-    places = {m.place["against"] for m in found.measured if "distance" in m.score.name}
-    assert places == {SAMPLE, HELDOUT}
-    assert found == measure(twin, ROWS, OTHERS[:30])
 
 
 def test_runs_are_those_of_another_algorithm_and_their_lower_bound_is_the_bootstraps():

@@ -98,13 +98,6 @@ def test_ten_copied_rows_are_counted_and_rows_of_the_heldout_table_are_not(names
     assert notes == []
 
 
-def test_what_both_tables_hold_is_no_sign_of_a_leak(names_behind_by):
-    shared = ["write to help@firm.org, 713-555-0100"]
-    found, _ = found_in(shared, shared + people(0, 5), shared + people(5, 10))
-    for rows, value in (("train", 1 / 6), ("train only", 0), ("held-out only", 0)):
-        assert found.find("replayed", rows=rows, kind=EMAIL).value == value
-
-
 def test_another_way_of_writing_hides_nothing(names_behind_by):
     train = ["by Ada Lovelace, at 713-555-0199, id ab-123456, 4111-1111-1111-1111, Ada@Mail.org"]
     twin = ["ADA LOVELACE’s: +1 (713) 555 0199; AB123456; 4111111111111111; ada@mail.ORG"]

@@ -2,12 +2,9 @@
 
 import base64
 import hashlib
-import math
 import re
 from dataclasses import replace
 from datetime import date
-from importlib.resources import files
-from itertools import pairwise
 
 import pandas as pd
 import pytest
@@ -18,7 +15,6 @@ from tests.helpers import handover, reported
 from tests.helpers.pages import Page, all_elements, answers, one
 from tests.helpers.reported import audit, bare, evaluation, with_twin
 from twinset import __version__
-from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
 from twinset.privacy.accounting.accountant import up_decimals
 from twinset.privacy.accounting.events import IndividualGaussian
@@ -213,37 +209,6 @@ def test_nothing_is_fetched_and_nothing_runs(html):
         assert fetched(f"<main>{planted}</main>")
 
 
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("share/privacy.json", "{"),
-        ("share/privacy.json", '{"ledger": []}'),
-        ("internal/metrics.jsonl", "3\n"),
-        ("internal/noise.json", '{"a": "b"}'),
-        ("internal/audit.json", '{"schema": 99}'),
-    ],
-)
-def test_a_damaged_file_ends_in_one_line(tmp_path, file, content):
-    run = reported.run_in(tmp_path)
-    (run / file).write_text(content)
-    with pytest.raises(InputError, match=re.escape(file.rpartition("/")[2])) as error:
-        build_report(run)
-    assert "\n" not in str(error.value)
-    with pytest.raises(InputError, match="no such run"):
-        build_report(tmp_path / "nowhere")
-
-
-def test_headings_are_in_order_and_links_lead_somewhere(page):
-    levels = [int(e.name[1]) for e in page.root.find("h1", "h2", "h3", "h4")]
-    assert levels[0] == 1 and levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in pairwise(levels))
-    ids = [e.attributes["id"] for e in all_elements(page) if "id" in e.attributes]
-    assert len(ids) == len(set(ids))
-    links = {e.attributes["href"][1:] for e in page.root.find("a")}
-    assert len(links) == 8 and links <= set(ids)
-    assert one(page.root.find("html")).attributes["lang"] == "en"
-
-
 def test_every_picture_and_table_has_a_name(page):
     pictures, tables = list(page.root.find("svg")), list(page.root.find("table"))
     assert len(pictures) > 25 and len(tables) > 5
@@ -258,53 +223,6 @@ def test_every_picture_and_table_has_a_name(page):
         assert table.parent.attributes["tabindex"] == "0"
         assert table.parent.attributes["aria-label"]
     assert all(f.children[0].name == "figcaption" for f in page.root.find("figure"))
-
-
-def contrast(one, other):
-    """The ratio of WCAG 2."""
-
-    def luminance(colour):
-        channels = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-        linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-    bright, dim = sorted((luminance(one), luminance(other)), reverse=True)
-    return (bright + 0.05) / (dim + 0.05)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
-def test_every_colour_can_be_told_from_its_ground(scheme, html):
-    css = files("evaluation.report").joinpath("page.css").read_text("utf-8")
-    blocks = re.findall(r":root \{([^}]*)", css)
-    light, dark, paper = (dict(re.findall(r"--([\w-]+): (#\w+);", block)) for block in blocks)
-    colours = light | {"light": {}, "dark": dark, "print": paper}[scheme]
-    pairs = [
-        (text, ground)
-        for text in ("ink", "soft", "link", "good", "mixed", "bad", "unknown")
-        for ground in ("paper", "card")
-    ]
-    pairs += [("ink", f"h{level}") for level in range(-3, 4)] + [("alarm-ink", "alarm-paper")]
-    assert [pair for pair in pairs if contrast(colours[pair[0]], colours[pair[1]]) < 4.5] == []
-    series = [f"s{number}" for number in range(6)]
-    assert all(contrast(colours[name], colours["paper"]) >= 3 for name in series)
-    used = set(re.findall(r"var\(--([\w-]+)\)", "".join(re.findall(r"<svg.*?</svg>", html, re.S))))
-    assert used <= colours.keys()
-    assert contrast("#777777", "#ffffff") < 4.5 < contrast("#767676", "#ffffff")  # it measures
-
-
-def test_scores_that_are_no_numbers_are_shown_as_such(tmp_path):
-    findings = [reported.evaluation(), reported.audit(), reported.planted()]
-    nothing = {"value": math.nan, "low": -math.inf, "high": math.inf}
-    for at, each in enumerate(findings):
-        broken = tuple(replace(m, score=replace(m.score, **nothing)) for m in each.measured[::5])
-        lines = {"a": [(1.0, math.nan), (math.nan, 1.0)], "b": []}
-        curves = tuple(replace(c, series=lines) for c in each.curves)
-        findings[at] = replace(each, measured=broken, curves=curves)
-    html = build_report(bare(tmp_path, *findings))
-    assert answers(html) == ["Not measured"] * 3
-    assert not re.search(r"\bnan\b|\bNaN\b|\binf\b|\bNone\b", Page(html).root.text)
-    drawn = re.findall(r'(?:[dxy]|width|height)="([^"]*)"', html)
-    assert len(drawn) > 100 and not [d for d in drawn if "nan" in d or "inf" in d]
 
 
 def test_spent_epsilon_rises_to_what_is_guaranteed():

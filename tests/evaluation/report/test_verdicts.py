@@ -1,7 +1,6 @@
 """The verdicts: each rule with what keeps it, what breaks it, and what was not measured."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +9,7 @@ from evaluation.fidelity.measures import SECOND
 from evaluation.findings import Measured, Score, proportion
 from evaluation.leakage.copies import HELDOUT, SAMPLE, TRAIN
 from evaluation.release import PRIVATE_CLASSIFIER, TWIN_SMALL
-from evaluation.report.page import build_report
 from evaluation.report.verdicts import REFUTED, Verdict, judge, judge_hand_over
-from tests.helpers import reported
-from tests.helpers.pages import answers
-from tests.helpers.reported import bare
 from twinset.privacy.statement.guarantee import Guarantee
 from twinset.privacy.statement.theorems import FLAGGED_UNIT
 
@@ -173,15 +168,6 @@ def test_leaking(measured, answer):
     assert few == ("Too few rows to say" if is_clear else answer)
 
 
-def test_attacks_on_too_few_rows_clear_nothing():
-    few = [attack(0.0, 1.0), attack(0.1, 0.9, name="TPR")]
-    few = [replace(m, score=replace(m.score, n=4)) for m in few]
-    verdict = judge("leakage", few)
-    assert (verdict.answer, verdict.tone) == ("Too few rows to say", "unknown")
-    found = [replace(m, score=replace(m.score, low=0.95, value=0.97, n=4)) for m in few]
-    assert judge("leakage", found).tone != "unknown"
-
-
 def test_few_others_are_no_leak_and_the_control_would_be():
     """Intervals count members alone: beside few others they call chance a leak."""
     rng, members, others = np.random.default_rng(0), 200, 41
@@ -199,11 +185,3 @@ def test_few_others_are_no_leak_and_the_control_would_be():
     assert [judge("leakage", measured).tone for measured in drawn].count("good") > 400 * 0.95
     assert [judge("leakage", measured[:1]).tone for measured in drawn].count("good") < 400 * 0.9
     assert judge("leakage", attack_at_random(more=60)).tone == "bad"
-
-
-def test_an_overtrained_run_is_distinguished_from_a_private_one(tmp_path):
-    loud = attack(0.85, 0.95), *beside("minimise", train=(0.5, 0.6), heldout=(0.0, 0.1))
-    html = build_report(bare(tmp_path, reported.audit(measured=loud)))
-    assert answers(html)[2] == "Signs of a leak"
-    quiet = bare(tmp_path, reported.audit(), name="quiet")
-    assert answers(build_report(quiet))[2] == "No leak found"

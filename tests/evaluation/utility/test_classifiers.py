@@ -12,7 +12,6 @@ from sklearn.metrics import accuracy_score, f1_score
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from evaluation.findings import proportion
-from evaluation.release import labelled
 from evaluation.utility.classifiers import (
     Budget,
     EncoderClassifier,
@@ -113,13 +112,6 @@ def test_separable_rows_are_learned_and_shuffled_labels_teach_nothing(target):
     model = train_on(shuffled_labels(train), "text", ("mood",), tfidf)
     score = score_agreement("accuracy", model, heldout, "text", ("mood",))
     assert 0.35 < score.value < 0.65
-
-
-def test_gaps_and_single_labels():
-    frame = pd.DataFrame({"mood": ["good", None, "bad"], "text": ["a", "b", " "]})
-    assert labelled(frame, "text", ("mood",)) == (["a"], ["good"])  # rows with gaps are left out
-    model = train_on(frame, "text", ("mood",), tfidf)
-    assert model.predict(["a", "b", "c"]).tolist() == ["good"] * 3
 
 
 def test_what_cannot_be_used_is_refused():
@@ -241,9 +233,3 @@ def test_a_gradient_is_used_only_after_it_is_recorded(tiny_encoder, monkeypatch,
     finally:
         handle.remove()
     assert used == ([1, 2, 3, 4, 5] if budget else [0] * 5)
-
-
-@pytest.mark.slow  # the regression shows it too, and faster
-def test_a_small_budget_drowns_what_an_encoder_learns(tiny_encoder):
-    """A negative control: the noise is there, and as large as the budget says."""
-    assert accuracy(encoder(tiny_encoder, budget=Budget(0.01, 1e-3))) < 0.75

@@ -183,19 +183,3 @@ def test_tables_that_do_not_fit_are_refused(twin, name, change, message, tmp_pat
     assert message in ended.err and ended.err.count("\n") == 1
     assert "number" not in ended.err  # no text of any row
     assert not (tmp_path / "found.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (("--output", "share/x.json"), "share/ is for others"),
-        (("--output", "train.csv"), "holds no findings"),
-    ],
-)
-def test_bad_command_lines_end_with_one_line(twin, more, message, tmp_path, capsys):
-    (tmp_path / "share").mkdir()
-    before = (tmp_path / "train.csv").read_bytes()
-    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *COLUMNS, *more)
-    assert ended.code == 2
-    assert message in ended.err and ended.err.count("\n") == 1
-    assert (tmp_path / "train.csv").read_bytes() == before  # no other file is overwritten
