@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from functools import reduce
 
 import numpy as np
@@ -63,12 +64,6 @@ def test_an_event_is_read_as_it_was_written_and_not_without_a_field(event):
 def test_what_names_no_mechanism_is_refused(event, change):
     with pytest.raises(ValueError):
         event_from_dict(event_to_dict(event) | change)
-
-
-@pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
-def test_a_weight_out_of_range_is_refused(weight):
-    with pytest.raises(ValueError):
-        INDIVIDUAL.at(weight)
 
 
 def test_compose_merges_only_neighbours_that_differ_in_steps_alone():
@@ -141,11 +136,6 @@ def test_epsilon_is_as_pinned_and_agrees_with_dp_accounting(name):
     check_against_reference(events, delta)
 
 
-def two_thirds_of_the_noise(event):
-    noise = {"noise_multiplier": event.noise_multiplier * 2 / 3}
-    return type(event)(**vars(event) | noise)
-
-
 @pytest.mark.parametrize("name", [name for name in PINNED if name not in NO_WITNESS])
 def test_the_witness_agrees_and_sees_a_ledger_that_is_wrong(name):
     """The controls: an event that was left out, and two thirds of the noise."""
@@ -156,7 +146,8 @@ def test_the_witness_agrees_and_sees_a_ledger_that_is_wrong(name):
         return abs(epsilon(events, delta) / witness - 1)
 
     assert off(events) < 0.002
-    assert off([two_thirds_of_the_noise(event) for event in events]) > 0.01
+    less = [replace(e, noise_multiplier=e.noise_multiplier * 2 / 3) for e in events]
+    assert off(less) > 0.01
     if len(events) > 1:
         assert off(events[:-1]) > 0.01 and off(events[1:]) > 0.01
 
@@ -172,62 +163,35 @@ def test_agrees_with_dp_accounting_on_the_grid(sigma, others, delta):
             check_against_reference(events, delta, finest=1e-5 if spent < 0.3 else 1e-4)
 
 
-def noise_is_overrated(find):
-    return lambda steps, *rest: find([(1.03 * sigma, q, n) for sigma, q, n in steps], *rest)
+def losses_rounded_down(losses, width, likely, other):
+    beyond = np.exp(likely)
+    masses = np.append(beyond[:-1] - beyond[1:], 0)
+    masses[0] += 1 - beyond[0]
+    return masses
 
 
-def a_tenth_of_the_steps_is_missed(find):
-    return lambda steps, *rest: find([(sigma, q, n - n // 10) for sigma, q, n in steps], *rest)
+FAULTS = [*itertools.product(["noise", "steps"], ["few steps", "little noise"])]
 
 
-def losses_are_rounded_down(find):
-    def lower(losses, width, likely, other):
-        beyond = np.exp(likely)
-        masses = np.append(beyond[:-1] - beyond[1:], 0)
-        masses[0] += 1 - beyond[0]
-        return masses
-
-    def wrong(*args):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(accountant, "_dots", lower)
-            return find(*args)
-
-    return wrong
-
-
-@pytest.mark.parametrize(
-    ("fault", "name"),
-    [
-        (noise_is_overrated, "few steps"), (noise_is_overrated, "little noise"),
-        (a_tenth_of_the_steps_is_missed, "few steps"),
-        (a_tenth_of_the_steps_is_missed, "little noise"), (losses_are_rounded_down, "few steps"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("fault", "name"), [*FAULTS, ("rounded down", "few steps")])
 def test_an_accountant_made_too_small_fails_the_comparison(fault, name, monkeypatch):
+    def wrong(steps, *rest):
+        if fault == "noise":  # is overrated
+            steps = [(1.03 * sigma, q, n) for sigma, q, n in steps]
+        elif fault == "steps":  # a tenth of them is missed
+            steps = [(sigma, q, n - n // 10) for sigma, q, n in steps]
+        return composed_epsilon(steps, *rest)
+
     events, delta, _ = PINNED[name]
     accountant._epsilon.cache_clear()
-    monkeypatch.setattr(accountant, "composed_epsilon", fault(composed_epsilon))
+    monkeypatch.setattr(accountant, "composed_epsilon", wrong)
+    if fault == "rounded down":
+        monkeypatch.setattr(accountant, "_dots", losses_rounded_down)
     try:
         with pytest.raises(AssertionError):
             check_against_reference(events, delta)
     finally:
         accountant._epsilon.cache_clear()
-
-
-@pytest.mark.parametrize("removed", [True, False])
-@pytest.mark.parametrize("steps", [(1.0, 0.02, 300), (0.3, 0.1, 30), (0.5, 0.5, 20)])
-def test_each_direction_agrees_with_its_own_reference(steps, removed):
-    sigma, rate, count = steps
-    bound = epsilon([SubsampledGaussian(*steps)], 1e-6)
-    with np.errstate(divide="ignore"):
-        ours = accountant._one_way([steps], 1e-6, bound, removed)
-    both = pld.from_gaussian_mechanism(
-        sigma, sampling_prob=rate, value_discretization_interval=1e-3
-    )
-    one = both._pmf_remove if removed else both._pmf_add
-    expected = one.self_compose(count).get_epsilon_for_delta(1e-6)
-    assert 0.999 * expected <= ours <= 1.01 * expected
-    assert ours <= bound * 1.001  # two grids, each of which gives an upper bound
 
 
 @pytest.mark.parametrize("sigma", [0.36, 0.384, 0.39, 0.45])
@@ -283,6 +247,7 @@ def test_each_privacy_weight_has_the_epsilon_of_its_own_multiplier():
 def test_gaussian_releases_are_exact_and_compose_exactly(sigma):
     spent = epsilon([GaussianRelease(sigma, "counts")], 1e-6)
     assert gaussian_delta(1 / sigma, spent) == pytest.approx(1e-6, rel=1e-5)
+    assert gaussian_noise_multiplier(spent, 1e-6) == pytest.approx(sigma, rel=1e-5)
     four = epsilon([GaussianRelease(2 * sigma, "counts")] * 4, 1e-6)
     assert four == pytest.approx(spent, rel=1e-9)
 
@@ -299,12 +264,6 @@ def test_one_step_is_exact_at_any_size(sigma, rate):
         return with_it - math.exp(eps + norm.logsf(x))
 
     assert delta(spent) <= 1e-6 <= delta(spent * (1 - 1e-4))
-
-
-def test_neither_the_order_nor_the_grouping_of_events_matters():
-    step, one = SubsampledGaussian(1.0, 0.01, 30), SubsampledGaussian(1.0, 0.01, 1)
-    assert epsilon([COUNTS, step], 1e-6) == epsilon([step, COUNTS], 1e-6)
-    assert epsilon([one] * 30, 1e-6) == epsilon([step], 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -365,12 +324,6 @@ def test_an_unreachable_target_is_refused(target, others, message):
     if not others:
         with pytest.raises(ValueError, match=message):
             gaussian_noise_multiplier(target, 1e-6)
-
-
-@pytest.mark.parametrize("target", [0.05, 0.4, 1.0, 8.0, 50.0])
-def test_the_analytic_gaussian_inverts_epsilon(target):
-    sigma = gaussian_noise_multiplier(target, 1e-6)
-    assert epsilon([GaussianRelease(sigma, "counts")], 1e-6) == pytest.approx(target, rel=1e-6)
 
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -442,12 +395,6 @@ def test_it_grows_with_the_group_and_with_what_was_done():
     assert group_epsilon([step, GaussianRelease(5.0, "counts")], DELTA, 3) > found[2]
     lighter = IndividualGaussian(1.0, 0.02, 100, 0.3)  # counts as if it counted whole
     assert group_epsilon([lighter], DELTA, 3) == found[2]
-
-
-@pytest.mark.parametrize(("rate", "sigma"), [(0.003, 0.1), (0.3, 0.1), (0.999, 0.5), (1e-6, 30.0)])
-def test_extreme_groups_have_a_finite_bound_below_the_unsampled_one(rate, sigma):
-    plain = group_epsilon([SubsampledGaussian(sigma, 1.0, 300)], DELTA, 10)
-    assert 0 <= group_epsilon([SubsampledGaussian(sigma, rate, 300)], DELTA, 10) <= plain < math.inf
 
 
 def test_where_delta_covers_one_record_it_need_not_cover_more():

@@ -91,7 +91,7 @@ def norms(model, records, units: list[int], how: Execution) -> dict[int, float]:
     clipping = ClippingEngine(model, math.inf, how)
     clip_and_sum = ClippedSum(clipping, records, LOSS, SPEED, 10_000)
     try:
-        report = clip_and_sum.compute_clipped_sum(of(units))
+        report = clip_and_sum.compute_clipped_sum(Batch(1, [[unit] for unit in units]))
         widths = [(1, records.padded_length(unit)) for unit in units]  # as they are computed
         cut = batches_of_one_length(
             range(len(units)), widths.__getitem__, lambda w: units_at_once(SPEED, 10_000, 2 * w[1])
@@ -100,10 +100,6 @@ def norms(model, records, units: list[int], how: Execution) -> dict[int, float]:
         return dict(zip(order, report.norms.tolist(), strict=True))
     finally:
         clipping.close()
-
-
-def of(units: list[int]) -> Batch:
-    return Batch(1, [[unit] for unit in units])
 
 
 LENGTHS = [4, 9, 9, 12, 14, 20, 25, 27, 30, 41, 44, 60, 70, 90, 100]

@@ -163,20 +163,6 @@ def test_a_unit_that_is_not_finite_counts_as_zero_and_spoils_no_other(family):
         assert oracle.largest_error(actual, clean) < EXACT
 
 
-def test_the_report_states_losses_and_scales():
-    model, units = build("gpt2-tied"), random_units(13, 4, 2)
-    mine, theirs = LOSSES["bounded"]
-    with torch.no_grad():
-        losses = [
-            float(theirs([oracle.mean_nll(model, *s) for s in unit], len(unit[0][1])))
-            for unit in units
-        ]
-    clipper = ClippingEngine(model, C)
-    report = clipper.add(to_sequences(units), mine)
-    assert report.losses.tolist() == pytest.approx(losses, rel=1e-12)
-    assert report.scales.tolist() == pytest.approx([min(1, C / n) for n in report.norms.tolist()])
-
-
 def test_zero_and_close():
     model, units = build("gpt2-tied"), random_units(14, 2, 1)
     clipper = ClippingEngine(model, C)
@@ -226,27 +212,19 @@ def gpt2_with(part: nn.Module, where: str) -> nn.Module:
     return model
 
 
-def llama_with_doubled() -> nn.Module:
-    model = build("llama-tied")
-    model.model.layers[0].mlp.up_proj = Doubled(16, 24, bias=False).double()
-    return model
-
-
 def compiled(how: str) -> nn.Module:
     model = build("llama-tied")
     if how == "by call":
         model.model.compile(backend="eager")
-    elif how == "forward":
-        model.model.forward = torch.compile(model.model.forward, backend="eager")
     else:
-        model.model = torch.compile(model.model, backend="eager")
+        model.model.forward = torch.compile(model.model.forward, backend="eager")
     return model
 
 
-def scaled_logits(factor: float) -> nn.Module:
+def small_scaled_logits() -> nn.Module:
     model = random_model("GraniteConfig", logits_scaling=1.05, **LLAMA)
     with torch.no_grad():
-        model.get_output_embeddings().weight.mul_(factor)
+        model.get_output_embeddings().weight.mul_(1e-3)
     return model
 
 
@@ -256,24 +234,18 @@ def gemma(train_embedding: bool) -> nn.Module:
     return model
 
 
-REFUSED = {
-    "unknown": (lambda: gpt2_with(nn.PReLU().double(), "transformer.h.0.mlp.act"), "a PReLU"),
-    **{f"compiled {how}": (lambda how=how: compiled(how), "a compiled model") for how in (
-        "by call", "forward", "wrapped"
-    )},
-    "subclass": (llama_with_doubled, "layers.0.mlp.up_proj is a Doubled"),
-    "scaled logits": (lambda: scaled_logits(1.0), "GraniteForCausalLM scales or shifts"),
-    "small scaled logits": (lambda: scaled_logits(1e-3), "GraniteForCausalLM scales or shifts"),
+REFUSED = {  # the last two show in the first batch
+    "unknown": (lambda: gpt2_with(nn.PReLU(), "transformer.h.0.mlp.act"), "a PReLU"),
+    "compiled": (lambda: compiled("by call"), "a compiled model"),
+    "compiled forward": (lambda: compiled("forward"), "a compiled model"),
+    "subclass": (lambda: gpt2_with(Doubled(16, 24), "transformer.spare"), "spare is a Doubled"),
+    "scaled logits": (small_scaled_logits, "GraniteForCausalLM scales or shifts"),
     "scaled embedding": (lambda: gemma(True), "embed_tokens is a GemmaTextScaledWordEmbedding"),
     "one plus weight": (lambda: gemma(False), "input_layernorm is a GemmaRMSNorm"),
-}  # fmt: skip
-REFUSED_LATER = {
-    "experts": (
-        lambda: gpt2_with(Expert(), "transformer.h.0.mlp"),
-        "rows shared or in another order",
-    ),
+    "experts": (lambda: gpt2_with(Expert(), "transformer.h.0.mlp"),
+                "rows shared or in another order"),
     "no part": (lambda: gpt2_with(nn.Linear(2, 2).double(), "spare"), "took no part in the loss"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -282,17 +254,12 @@ def test_a_model_without_known_gradients_is_refused_by_name_and_left_as_it_was(n
     model = make()
     trained = list(oracle.trained(model))
     with pytest.raises(UnsupportedModule, match=message):
-        ClippingEngine(model, C)
-    assert list(oracle.trained(model)) == trained
-    assert not any(m._forward_hooks for m in model.modules())
-
-
-@pytest.mark.parametrize("name", REFUSED_LATER)
-def test_what_shows_in_the_first_batch_is_refused_there(name):
-    make, message = REFUSED_LATER[name]
-    clipper = ClippingEngine(make(), C)
-    with pytest.raises(UnsupportedModule, match=message):
+        clipper = ClippingEngine(model, C)
+        trained.clear()  # it was taken: the first batch shows what it is
         clipper.add(to_sequences(random_units(15, 2, 1)), LOSSES["plain"][0])
+    if trained:
+        assert list(oracle.trained(model)) == trained
+        assert not any(m._forward_hooks for m in model.modules())
 
 
 @pytest.mark.slow
@@ -306,11 +273,6 @@ def test_compiled_it_would_be_wrong_without_an_error():
     model.get_base_model().model.compile(backend="eager")  # behind the engine's back
     norms = clipper.add(units, LOSSES["plain"][0]).norms
     assert not torch.allclose(norms, expected, rtol=0.01)
-
-
-def test_a_model_with_nothing_to_train_is_refused():
-    with pytest.raises(ValueError, match="no parameter"):
-        ClippingEngine(build("gpt2-tied").requires_grad_(False), C)
 
 
 @pytest.mark.parametrize("mask", [[[True, True]], [[False, False]]])

@@ -121,7 +121,7 @@ PLANTED = "model/twinset.json /note/"
 @pytest.mark.parametrize(
     "policy",
     [
-        (),  # two figures of the table are planted into this one
+        ("--group-size", "2"),  # two figures of the table are planted into this one
         ("--noise-policy", "adaptive", "--weight-scale", "scale.json", "--epsilon-max", "40"),
         pytest.param(("--owner", "who"), marks=pytest.mark.slow),
         pytest.param(("--noise-policy", "selective"), marks=pytest.mark.slow),
@@ -138,10 +138,11 @@ def test_only_noisy_figures_and_what_follows_from_them_differ(
     monkeypatch.setattr("twinset.release.verify.prv_epsilon", epsilon)  # it takes seconds
     if "scale.json" in policy:
         fitted_scale(tmp_path, tiny_base)
+    in_groups = "--group-size" in policy
     runs, planted, plain = [], set(), twin_models.write_json
     for which, table in TABLES.items():
         table.to_csv("t.csv", index=False)
-        if not policy:
+        if in_groups:
             texts = table.review
             note = {"mean length": texts.str.len().mean(), "texts": texts.nunique()}
             planted = {PLANTED + name for name in note}
@@ -155,6 +156,8 @@ def test_only_noisy_figures_and_what_follows_from_them_differ(
         made = run_twinset(capsys, "generate", *given)
         assert made.code == 0, made.err
         runs.append(released(Path(which)))
+    stated = runs[0].get("share/privacy.json /ledger/group_size")
+    assert stated == ([2] if in_groups else None)
     assert not_public(*runs) == planted
     assert unexplained_floats(runs[0]) == planted & {f"{PLANTED}mean length"}
     # names, types and shapes of the weights: a safetensors file begins with its header's length
