@@ -96,28 +96,19 @@ def test_a_step_that_used_its_numbers_again_would_be_noticed(monkeypatch):
     assert torch.equal(first, second)
 
 
-def flat(tensors):
-    return torch.cat([tensor.cpu().flatten() for tensor in tensors])
-
-
 def test_tensors_of_a_processor_get_their_noise_one_by_one_and_of_a_device_joined(monkeypatch):
-    totals, randomness = [torch.zeros(shape) for shape in SHAPES], Randomness.for_tests(3)
-    add_gaussian_to_each_(totals, 1.5, Randomness.for_tests(3))
-    apart = [add_gaussian_(torch.zeros(shape), 1.5, randomness) for shape in SHAPES]
-    assert torch.equal(flat(totals), flat(apart))
-
-    def to_each():
-        totals = [torch.zeros(shape).to(DEVICE) for shape in SHAPES]
+    def to_each(place):
+        totals = [torch.zeros(shape).to(place) for shape in SHAPES]
         add_gaussian_to_each_(totals, 1.5, Randomness.for_tests(3))
-        return flat(totals)
+        return torch.cat([total.cpu().flatten() for total in totals])
 
-    def to_one(count):
-        total = torch.zeros(count)
-        _add_there([total], 1.5, Randomness.for_tests(3))
-        return total
-
+    randomness, joined = Randomness.for_tests(3), torch.zeros(795)
+    apart = [add_gaussian_(torch.zeros(shape), 1.5, randomness).flatten() for shape in SHAPES]
+    assert torch.equal(to_each("cpu"), torch.cat(apart))
+    _add_there([joined], 1.5, Randomness.for_tests(3))
     with pretending():
-        assert torch.equal(to_each(), to_one(795))
+        assert torch.equal(to_each(DEVICE), joined)
         monkeypatch.setattr(noise, "JOINED", 720)  # the first two, and the last one
-        assert torch.equal(to_each()[:715], to_one(715))
-        assert not torch.equal(to_each(), to_one(795))
+        first = torch.zeros(715)
+        _add_there([first], 1.5, Randomness.for_tests(3))
+        assert torch.equal(to_each(DEVICE)[:715], first)
