@@ -64,9 +64,8 @@ class Heard(Progress):
 @pytest.mark.parametrize("total", [1, 511, 20_000])
 def test_any_first_groups_have_the_labels_in_proportion(total):
     """To within a row each; and labels of one row are not all in the same group."""
-    counts = {("good",): total - total // 3, ("bad",): total // 3} | {
-        (f"rare {i}",): 1 for i in range(40)
-    }
+    counts = {(f"rare {i}",): 1 for i in range(40)}
+    counts |= {("good",): total - total // 3, ("bad",): total // 3}
     groups = groups_of(counts, CPU)
     sizes = [sum(group.values()) for group in groups]
     assert sum(sizes) == total + 40 and max(sizes) - min(sizes) <= 1
@@ -78,9 +77,8 @@ def test_any_first_groups_have_the_labels_in_proportion(total):
         done = sum(sizes[:number]) / sum(sizes)
         assert all(abs(there[c] - done * counts[c]) < 3 for c in counts)
     assert there == counts
-    assert max(sum(c[0].startswith("rare") for c in group) for group in groups) <= 2 * (
-        40 / len(groups) + 1
-    )
+    rare = [sum(c[0].startswith("rare") for c in group) for group in groups]
+    assert max(rare) <= 2 * (40 / len(groups) + 1)
 
 
 def test_groups_of_another_twin_are_deleted(tmp_path, monkeypatch):
@@ -149,34 +147,22 @@ def test_at_the_deadline_there_is_a_smaller_twin(small_groups, monkeypatch, dead
 # -- several processes -----------------------------------------------------------------------------
 
 
-def draw_with(load, groups, sampler=a_sampler, workers=1):
-    heard = Heard()
-    with start_workers(load, ["there"] * workers) as others:
-        found = draw_groups(sampler, COUNTS, CPU, heard, groups, workers=others)
-    return found, heard
+@pytest.mark.parametrize("load", [load_quick, load_dying])
+def test_workers_draw_groups_and_what_lost_ones_leave_is_drawn_here(small_groups, load):
+    groups, heard = RowGroups(), Heard()
 
+    def late(number):  # gives workers time to draw theirs
+        time.sleep(1.0 if load is load_quick else 0.0)
+        return a_sampler(number)
 
-def late(number):
-    """A sampler of this process that gives workers time to draw theirs."""
-    time.sleep(1.0)
-    return a_sampler(number)
-
-
-def test_workers_draw_groups_and_progress_never_goes_back(small_groups):
-    drawn = RowGroups()
-    found, heard = draw_with(load_quick, drawn, late, workers=2)
-    assert found == 36 and not heard.warned
-    by_workers = [n for n in drawn.numbers if drawn.read(n)[0] == (("there",), n)]
-    assert drawn.numbers == list(range(6)) and len(by_workers) >= 3 and 0 not in by_workers
-    heard.check_whole()
-
-
-def test_what_a_lost_worker_leaves_is_drawn_here(small_groups):
-    groups = RowGroups()
-    found, heard = draw_with(load_dying, groups)
-    assert found == 36 and groups.numbers == list(range(6))
-    assert {row.combination for row in groups.rows()} == set(COUNTS)
+    with start_workers(load, ["there"] * 2) as others:
+        assert draw_groups(late, COUNTS, CPU, heard, groups, workers=others) == 36
+    by_workers = [n for n in groups.numbers if groups.read(n)[0] == (("there",), n)]
+    assert groups.numbers == list(range(6)) and 0 not in by_workers
+    assert len(by_workers) >= 3 if load is load_quick else not by_workers
     assert all("ended before its time" in line for line in heard.warned)
+    assert load is load_dying or not heard.warned
+    heard.check_whole()
 
 
 PARENT = """
@@ -191,14 +177,6 @@ with start_workers(load_slow, ["cpu"]) as (worker,):
 """
 
 
-def is_there(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def test_workers_end_with_their_parent_and_run_no_script(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(PARENT)
@@ -210,14 +188,13 @@ def test_workers_end_with_their_parent_and_run_no_script(tmp_path):
     assert parent.stdout.readline() == "once\n"
     (worker,) = map(int, parent.stdout.readline().split())
     time.sleep(1.0)
-    assert is_there(worker)
+    os.kill(worker, 0)  # it is there
     parent.send_signal(signal.SIGKILL)
     assert parent.wait(20) != 0 and parent.stdout.read() == ""
-    for _ in range(100):
-        if not is_there(worker):
-            return
-        time.sleep(0.1)
-    pytest.fail("the worker is still there")
+    with pytest.raises(ProcessLookupError):
+        for _ in range(100):
+            os.kill(worker, 0)
+            time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +239,6 @@ def test_rows_depend_on_neither_threads_nor_processes(
         (4, 1, 100.0, 9, 4),
         (1, 3, 100.0, 9, 3),  # asked for
         (4, 1, 5.0, 9, 2),  # a fifth is left free
-        (4, 1, 0.5, 9, 1),
     ],
 )
 def test_processes_are_as_many_as_public_facts_say(
@@ -290,33 +266,20 @@ def test_groups_keep_how_often_texts_were_redrawn_and_damage_is_named(tmp_path):
 
 # -- rows per label, asked for one by one or in a plan file ----------------------------------------
 
-ONE = Attribute("one", "str", ("a", "a,b"))
-OTHER = Attribute("other", "str", ("b,c", "c"))
-COMMAS = Schema("text", "str", (ONE, OTHER), ("one", "other", "text"))
 
+def test_labels_with_commas_stand_in_quotes_and_what_is_not_clear_is_refused(tmp_path):
+    one, other = Attribute("one", "str", ("a", "a,b")), Attribute("other", "str", ("b,c", "c"))
+    schema = Schema("text", "str", (one, other), ("one", "other", "text"))
 
-def per_label(*given):
-    return explicit(COMMAS, RowsRequest(per_label=given))
+    def asked(*given):
+        found = explicit(schema, RowsRequest(per_label=given))
+        return {label: number for label, number in found.items() if number}
 
-
-@pytest.mark.parametrize(
-    ("label", "meant"),
-    [('"a,b",c', ("a,b", "c")), ('a, "b,c"', ("a", "b,c")), ("a,c", ("a", "c"))],
-)
-def test_values_with_commas_stand_in_quotes(label, meant):
-    assert {c: n for c, n in per_label(f"{label}=3").items() if n} == {meant: 3}
-
-
-def test_labels_that_read_alike_and_numbers_given_twice_are_refused():
-    assert 'a,"b,c"' in refusal(per_label, "a,b,c=3")
-    assert "has a number already" in refusal(per_label, "a,c=3", '"a",c=2')
-    assert "there is no label 'b'" in refusal(per_label, "b=1")
-    with pytest.raises(InputError, match="there is no label"):
-        per_label("a\nb=1")  # no line of CSV
-
-
-def test_plan_file_with_fractional_labels_keeps_whole_numbers_of_rows(tmp_path):
-    schema = Schema("text", "str", (Attribute("score", "float64", (0.5, 1.5)),), ("score", "text"))
-    path = tmp_path / "plan.csv"
-    path.write_text("score,rows\n0.5,3\n1.5,4\n")
-    assert explicit(schema, RowsRequest(plan_file=str(path))) == {(0.5,): 3, (1.5,): 4}
+    assert asked('"a,b",c=3') == {("a,b", "c"): 3}
+    assert asked('a, "b,c"=3', "a,c=2") == {("a", "b,c"): 3, ("a", "c"): 2}
+    assert 'a,"b,c"' in refusal(asked, "a,b,c=3")  # two labels read alike
+    assert "has a number already" in refusal(asked, "a,c=3", '"a",c=2')
+    assert "there is no label 'b'" in refusal(asked, "b=1")
+    fractions = Schema("text", "str", (Attribute("score", "float64", (0.5, 1.5)),), ("score",))
+    (path := tmp_path / "plan.csv").write_text("score,rows\n0.5,3\n1.5,4\n")
+    assert explicit(fractions, RowsRequest(plan_file=str(path))) == {(0.5,): 3, (1.5,): 4}
