@@ -78,8 +78,9 @@ def test_pip_runs_no_file_of_the_working_folder(planted, tmp_path, monkeypatch):
         return subprocess.CompletedProcess(command, 1, "", "")
 
     monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{ROOT}")
+    monkeypatch.setenv("TWINSET_CACHE", str(tmp_path / "cache"))
     with monkeypatch.context() as patched, pytest.raises(InputError):
         patched.setattr(assets.subprocess, "run", run)
-        assets._fetch(assets.ASSETS["smollm2-135m"], tmp_path / "asset", assets.silent)
+        assets.asset_path("smollm2-135m")
     pip = subprocess.run([*seen["command"][:4], "--version"], env=seen["env"], capture_output=True)
     assert not planted.exists() and pip.stdout.startswith(b"pip ")

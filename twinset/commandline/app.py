@@ -3,6 +3,7 @@
 Commands import what they need when they are called. `twinset --help` does not wait for PyTorch.
 """
 
+import os
 import shlex
 import tomllib
 from collections.abc import Callable, Sequence
@@ -136,9 +137,8 @@ def _make(
     model_only: bool = False,
 ) -> None:
     """Make a run, or plan it."""
-    from twinset.models.device import is_worker
-
-    if is_worker():
+    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if launched and os.environ.get("RANK", "0") != "0":  # a launcher started it beside rank 0
         from twinset.training.distributed import run_worker
 
         return run_worker()

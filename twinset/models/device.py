@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     import torch
 
 AUTO, CPU, CUDA, MPS = "auto", "cpu", "cuda", "mps"
-LOCAL_RANK, LOCAL_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"  # environment variables of launchers
+# Environment variables of launchers.
+LOCAL_RANK, LOCAL_SIZE = "LOCAL_RANK", "LOCAL_WORLD_SIZE"
 # Memory limits of a container: control groups of version 2, then of version 1.
 CONTAINER_MEMORY = ("memory.max", "memory/memory.limit_in_bytes")
+# Bytes that the rows that are written at once may take. What is free would make the rows of two
+# machines differ.
+ROWS_BYTES, ROWS_BYTES_GPU = 1 << 30, 8 << 30
 GPU_TOKENS = 16384  # tokens in one batch: a GPU waits for the start of each kernel, however small
 # Without this setting a matrix product may add in another order from one call to the next.
 REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
@@ -57,12 +61,6 @@ def device_of(asked: str = AUTO) -> torch.device:
         raise InputError(f"`device={asked}`: {lacks}; take `device=cpu`")
     os.environ.update(REPEATABLE | os.environ)  # the user's own setting wins
     return torch.device(CUDA, number)
-
-
-def is_worker() -> bool:
-    """Return whether a launcher started this process as another rank than 0."""
-    launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    return launched and os.environ.get("RANK", "0") != "0"
 
 
 def gpus() -> int:
@@ -156,14 +154,6 @@ def total_memory() -> int:
     return found
 
 
-def memory_for_rows(device: torch.device) -> int:
-    """Return how many bytes the rows that are written at once may take.
-
-    It does not depend on what is free: that would make the rows of two machines differ.
-    """
-    return (1 if is_cpu(device) else 8) << 30
-
-
 def is_out_of_memory(error: RuntimeError) -> bool:
     """Return whether an error says that memory ran out, so that a smaller batch may help.
 
@@ -204,26 +194,24 @@ def on_free_cores(say: Callable[[str], object] = lambda line: None) -> Iterator[
     import torch
     import torch.distributed as dist
 
-    own = torch.get_num_threads()
-
-    def look() -> int:
+    own = threads = torch.get_num_threads()
+    looks = 1 if own == 1 or (dist.is_available() and dist.is_initialized()) else 3
+    for look in range(1, looks):
+        time.sleep(BETWEEN if look == 2 else 0)
         used = time.process_time()
         try:
             busy = psutil.cpu_percent(SECONDS, percpu=True)  # of each core, in percent
         except (OSError, NotImplementedError):  # the system does not tell
-            return own
+            break
         used = time.process_time() - used  # idle threads of this process may still spin
         usable = set(range(len(busy)))
         if hasattr(os, "sched_getaffinity") and os.sched_getaffinity(0) <= usable:
             usable = os.sched_getaffinity(0)
         free = sum(1 - busy[core] / 100 for core in usable) + used / SECONDS
-        return max(1, min(own, round(free)))
-
-    is_grouped = dist.is_available() and dist.is_initialized()
-    threads = own if own == 1 or is_grouped else look()
-    if threads < own:
-        time.sleep(BETWEEN)
-        threads = max(threads, look())
+        counted = max(1, min(own, round(free)))
+        threads = counted if look == 1 else max(threads, counted)
+        if threads == own:
+            break
     if threads < own:
         say(f"other work has cores of this machine: computing with {threads} of {own} threads")
     with computing_with(threads):

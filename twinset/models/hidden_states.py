@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +83,10 @@ class Questions:
         self, rows: Sequence[Sequence[int]], tokens_at_once: int
     ) -> Iterator[tuple[tuple[int, int], list[int]]]:
         """Yield batches of texts of one padded length: rows and tokens, and the texts' numbers."""
-
-        def rows_at_once(tokens: int) -> int:
-            return max(1, tokens_at_once // tokens)
-
         read = [1 + min(len(ids), self._room) + len(self._asked) for ids in rows]
         widths = [padded(length, self._longest) for length in read]
-        numbers = range(len(rows))
-        for tokens, members in batches_of_one_length(numbers, widths.__getitem__, rows_at_once):
-            yield (rows_at_once(tokens), tokens), members
+        shapes = [(max(1, tokens_at_once // width), width) for width in widths]
+        return batches_of_one_length(range(len(rows)), shapes.__getitem__, itemgetter(0))
 
     def states_of_texts(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """Return the states (A, d) of several texts. Not for private records.
@@ -277,10 +273,7 @@ class Teacher:
         """Read what `save` wrote, or return None if the folder has no teacher.
 
         `classes` has the number of values of each attribute. `hidden` is the model's width d, and
-        `layers` the number of its layers.
-
-        Raises:
-            ValueError, KeyError: it belongs to other attributes or to another model.
+        `layers` the number of its layers. A teacher of others is a ValueError or KeyError.
         """
         if not (folder / TEACHER).is_file():
             return None
@@ -293,9 +286,8 @@ class Teacher:
             weights.append(arrays.pop(f"{number}.weights"))
             parts, inner = (mean, projection, weights[-1]), projection.shape[1]
             shapes = (hidden,), (hidden, inner), (values, inner + 1)
-            if tuple(part.shape for part in parts) != shapes:
-                raise ValueError
-            if not all(np.isfinite(part).all() for part in parts):
+            is_finite = all(np.isfinite(part).all() for part in parts)
+            if not is_finite or tuple(part.shape for part in parts) != shapes:
                 raise ValueError
         if arrays or int(layer) not in range(1, layers + 1):
             raise ValueError
@@ -321,14 +313,12 @@ def nats_per_token(
     """
     found = torch.zeros(len(texts), dtype=torch.float64)
     longest, done = context_length(model), 0
-
-    def rows_of(length: int) -> int:
-        return max(1, NATS_TOKENS_AT_ONCE // length)
-
     lengths = [padded(min(1 + len(text), longest), longest) for text in texts]
-    for length, members in batches_of_one_length(range(len(texts)), lengths.__getitem__, rows_of):
-        ids = torch.zeros(rows_of(length), length, dtype=torch.long)  # (R, T)
-        counted = torch.zeros(len(ids), length, dtype=torch.bool)
+    shapes = [(max(1, NATS_TOKENS_AT_ONCE // length), length) for length in lengths]
+    numbers = range(len(texts))
+    for shape, members in batches_of_one_length(numbers, shapes.__getitem__, itemgetter(0)):
+        ids = torch.zeros(shape, dtype=torch.long)  # (R, T)
+        counted = torch.zeros(shape, dtype=torch.bool)
         # What would be missing in the last batch of a length is filled up with rows of two tokens.
         filler = [[start, start]] * (len(ids) - len(members))
         for r, row in enumerate([[start, *texts[i]][:longest] for i in members] + filler):

@@ -13,6 +13,7 @@ Trained weights are always float32, as the noise is added there. This module kno
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -126,30 +127,25 @@ def batch_interference(
         report = engine.add(batch, lambda means, counts: means.sum(1), limits)
         return report.norms.cpu(), torch.cat([total.flatten().double() for total in engine.sums])
 
-    def interference(units: int, per_unit: int, tokens: int) -> list[float]:
-        """Return how much norms change, and the part of a unit that stays."""
+    waiting = deque(shapes)
+    while waiting:
+        units, per_unit, tokens = shape = waiting.popleft()
         ids = torch.randint(vocabulary, (2 * units, per_unit, tokens), generator=generator)
         order = torch.randperm(units, generator=generator)[: units - units // 3]  # who stays, where
         others = order[: units // 3]  # whose place a stranger takes
         second = torch.where(torch.isin(order, others), order + units, order)
-        norms, part = clipped(ids[:units], int(order[-1]), units)  # one that stays, so its part
-        again, part_again = clipped(ids[second], len(order) - 1, units)
         stays = second < units
-        worst = (norms[order[stays]] - again[stays]).abs().max() / engine.max_grad_norm
+        try:
+            norms, part = clipped(ids[:units], int(order[-1]), units)  # one that stays, so its part
+            again, part_again = clipped(ids[second], len(order) - 1, units)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or (units == 1 and not engine.checkpoint_layers()):
+                raise
+            waiting.appendleft(shape._replace(units=max(1, units // 2)))
+            continue
+        found.append(float((norms[order[stays]] - again[stays]).abs().max()) / engine.max_grad_norm)
         moved = float((part - part_again).norm()) / engine.max_grad_norm
-        return [float(worst), 0.0 if moved <= SUM_ROUNDING else moved]
-
-    for shape in shapes:
-        while True:
-            try:
-                found += interference(*shape)
-                break
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                if shape.units == 1 and not engine.checkpoint_layers():
-                    raise
-            shape = shape._replace(units=max(1, shape.units // 2))
+        found.append(0.0 if moved <= SUM_ROUNDING else moved)
     engine.zero()
     return torch.tensor(found, dtype=torch.float64).max().item()  # Python's max would lose a NaN
 
@@ -300,7 +296,8 @@ class PackedLinears:
         self._forward: dict[Any, Callable[[Tensor], Tensor]] = {}
         for layer in packable_layers(model):
             packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), PACKED_ROWS)
-            self._forward[layer] = partial(multiply_packed, packed, layer.bias)
+            given = {"W": packed, "B": layer.bias, "attr": "none", "scalars": [], "algorithm": ""}
+            self._forward[layer] = partial(torch.ops.mkldnn._linear_pointwise, **given)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -320,15 +317,7 @@ def packable_layers(model: nn.Module) -> list[nn.Linear]:
         return []
     linear = [module for module in model.modules() if type(module) is nn.Linear]
     low = [layer for layer in linear if layer.weight.dtype is torch.bfloat16]
-    return [
-        layer for layer in low if is_cpu(layer.weight.device) and has_bfloat16(layer.weight.device)
-    ]
-
-
-def multiply_packed(packed: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:
-    """Return x Wᵀ + b of x (…, d) and a packed weight W (p, d)."""
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-    return y
+    return [layer for layer in low if is_cpu(place := layer.weight.device) and has_bfloat16(place)]
 
 
 # --- four bits ----------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from twinset.config import SamplingConfig
 from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
-from twinset.models.device import has_graphs, is_cpu, memory_for_rows, record_graph
+from twinset.models.device import ROWS_BYTES, ROWS_BYTES_GPU, has_graphs, is_cpu, record_graph
 from twinset.models.layers import PackedLinears
 from twinset.sampling.token_sampling import NO_TOKEN, drawn_tokens, guided, token_probabilities
 from twinset.table.schema import Combination
@@ -199,7 +199,7 @@ class _Batch:
         each = per_row * columns * (sum(token) + max(token))  # one layer twice, while it is widened
         each += per_row * model.config.vocab_size * like[0][0].element_size()
         each += 0 if first.bias is None else first.bias.nbytes
-        memory = memory_for_rows(model.device)
+        memory = ROWS_BYTES if is_cpu(model.device) else ROWS_BYTES_GPU
         room = int((1 - PROMPTS_SHARE) * memory) // each
         self.most = rows_at_once(len(waiting), room, config.batch_size)
         kept = int(PROMPTS_SHARE * memory) // (prompt * sum(token))

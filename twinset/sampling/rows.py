@@ -28,7 +28,7 @@ import torch
 from twinset.config import SamplingConfig
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import whole_file, write_json
-from twinset.models.device import computing_with, gpus, is_cpu, memory_for_rows, total_memory
+from twinset.models.device import ROWS_BYTES, computing_with, gpus, is_cpu, total_memory
 from twinset.models.layers import packable_layers
 from twinset.progress import Progress
 from twinset.sampling.row_pool import Worker
@@ -286,6 +286,6 @@ def devices_for_rows(model: Any, groups: int, processes: int) -> list[str]:
     weights += sum(layer.weight.nbytes for layer in packable_layers(model))  # laid out once more
     token = 2 * config.num_hidden_layers * config.hidden_size * next(model.parameters()).itemsize
     # One row is written even if it alone takes more than rows may.
-    rows = max(memory_for_rows(device), token * config.max_position_embeddings)
+    rows = max(ROWS_BYTES, token * config.max_position_embeddings)
     room = USABLE * total_memory() / (PROCESS_BYTES + weights + rows)
     return [str(device)] * max(1, min(groups, max(processes, torch.get_num_threads()), int(room)))
