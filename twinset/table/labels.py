@@ -20,8 +20,8 @@ import pandas as pd
 
 from twinset.errors import InputError
 from twinset.table.columns import LabelCodes, TableFacts, facts_of, parse_number
-from twinset.table.schema import CONTROL, ORDERED, Attribute, LabelValue, Schema, plain
-from twinset.table.templates import PromptFile, worded_values
+from twinset.table.schema import CONTROL, ORDERED, LabelValue, Schema, plain
+from twinset.table.templates import PromptFile, fitting_words
 
 # who says what values there are; where the table does, its variants may be merged by their numbers
 OWNER, PROMPT, TABLE, MERGED = "owner", "prompt", "table", "table, merged"
@@ -35,7 +35,7 @@ FEWER_BY = 4  # a variant has at most one record where the value that it varies 
 SHORTEST = 4  # letters of values that one letter may tell apart: "b" and "c" are grades
 MOST_VALUES = 100
 MOST_SHOWN = 5  # row numbers
-LONGEST_PROPOSAL, LONGEST_SHOWN = 200, 60  # characters of all values, and of one
+LONGEST_PROPOSAL = 200  # characters of all values
 _CONVERTED = ("date", "time", "period", "decimal", "duration")  # dtypes whose values are changed
 _DROP = "`drop_undeclared=True`"
 _MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True`, "
@@ -70,22 +70,19 @@ class LabelRules:
             if not all(isinstance(each, Collection) for each in lists):
                 raise InputError(f"`{option}`: give a list for each column, by its name")
         for name, values in self.declared.items():
-            texts = [] if isinstance(values, str) else list(map(plain, values))
-            are_plain = all(
+            are_plain = not isinstance(values, str) and all(
                 isinstance(v, str) or (isinstance(v, int | float) and abs(v) <= largest)
                 for v in values
             )
+            texts = list(map(plain, values)) if are_plain else []
             are_clean = all(text.strip() and not CONTROL.search(text) for text in texts)
-            if not (are_plain and are_clean and 2 <= len(set(texts)) == len(texts) <= MOST_VALUES):
+            if not (are_clean and 2 <= len(set(texts)) == len(texts) <= MOST_VALUES):
                 raise InputError(
                     f"`labels`: give 2 to {MOST_VALUES} different values for {name!r}: texts, "
                     "numbers or booleans, none of them blank or with a control character"
                 )
         for name, edges in self.bins.items():
-            are_numbers = all(
-                isinstance(e, int | float) and not isinstance(e, bool) and abs(e) <= largest
-                for e in edges
-            )
+            are_numbers = all(type(e) in (int, float) and abs(e) <= largest for e in edges)
             are_rising = are_numbers and all(a < b for a, b in pairwise(edges))
             if not are_rising or not 3 <= len(edges) <= MOST_VALUES + 1:
                 raise InputError(
@@ -120,16 +117,20 @@ class LabelRules:
 
 @dataclass(frozen=True)
 class LabelColumn:
-    """A label column of the rows that have text and labels, as it was read or as it is settled."""
+    """A label column of the rows that have text and labels, as it was read or as it is settled.
+
+    Settled, its values are all that are public, in their order, and no row lacks one.
+    """
 
     name: str
     shown: str  # what to call it in messages
     place: str  # the same with its table
-    codes: LabelCodes  # (n,) all values occur. Settled: all that are public; -1: left out
+    codes: LabelCodes  # (n,)
     rows: np.ndarray  # (n,) in the table, from 0
     owners: np.ndarray | None  # (n,) number of each row's owner. None: each row is its own
     facts: TableFacts
-    whose: str | None = None  # who says what values there are. None: it is not settled
+    whose: str | None = None  # who says what values there are. None: nobody was asked
+    dtype: str = ""  # of pandas, once it is settled
 
     def holders(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (K,) how many records, or owners, hold each value, and whether that is rare.
@@ -153,49 +154,28 @@ class LabelColumn:
         return f"{several} {', '.join(number for *_, number in names)}{more}"
 
 
-# -- what messages say -----------------------------------------------------------------------------
+# -- which values are public -----------------------------------------------------------------------
 
 
-def check_number_of_values(codes: LabelCodes, place: str, name: str) -> None:
+def check_number_of_values(column: LabelColumn) -> None:
     """Refuse a column of one value, or of so many that they are no labels.
 
     Raises:
         InputError: the message holds none of them.
     """
-    rows, distinct = len(codes.numbers), len(codes.values)
+    rows, distinct = len(column.codes.numbers), len(column.codes.values)
     if distinct == 1:
         raise InputError(
-            f"{place} has one value only; an attribute needs two or more, leave it out"
+            f"{column.place} has one value only; an attribute needs two or more, leave it out"
         )
     if distinct > MOST_VALUES or (distinct > 2 and distinct > rows / 2):
-        is_number = not isinstance(codes.values[0], str | bool)
-        bins = f"cut them with `bins={ {name: [0, 3, 5]} }`" if is_number else "group them"
+        is_number = not isinstance(column.codes.values[0], str | bool)
+        bins = f"cut them with `bins={ {column.name: [0, 3, 5]} }`" if is_number else "group them"
         raise InputError(
-            f"{place} has {distinct} distinct values in {rows} rows; an attribute needs few, "
-            f"repeated values, {MOST_VALUES} at most: {bins}, or choose another column with "
+            f"{column.place} has {distinct} distinct values in {rows} rows; an attribute needs "
+            f"few, repeated values, {MOST_VALUES} at most: {bins}, or choose another column with "
             "`attributes`"
         )
-
-
-def _list_values(values: Sequence[LabelValue]) -> str:
-    """Name values that are public."""
-    return ", ".join(repr(value)[:LONGEST_SHOWN] for value in values)
-
-
-def _note_merged(column: LabelColumn, into: Sequence[LabelValue | None], notes: list[str]) -> None:
-    """Note in which rows another value is taken for a public one."""
-    pairs = zip(column.codes.values, into, strict=True)
-    moved = [n for n, (value, to) in enumerate(pairs) if isinstance(to, str) and value != to]
-    if moved:
-        rows = column.name_rows(np.isin(column.codes.numbers, moved))
-        targets = sorted({str(into[n]) for n in moved})
-        notes.append(
-            f"merging {len(moved)} value{'s' if len(moved) > 1 else ''} of {column.shown}, in "
-            f"{rows}, into {_list_values(targets)}"
-        )
-
-
-# -- which values are public -----------------------------------------------------------------------
 
 
 def nearest(value: str, among: Sequence[str]) -> str | None:
@@ -227,36 +207,40 @@ def _fold(value: str) -> str:
 
 
 def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> LabelColumn:
-    """Settle which values of a column are public, and which of them each row has.
+    """Settle which values of a column are public, and which of them each row has; -1: none.
 
     The values that become public are among the notes for the owner, and no others.
 
     Raises:
         InputError: a row's value is not declared, or nothing is and a value is rare.
     """
-    name, found = column.name, column.codes.values
-    declared_by, whose, merge = "labels", rules.whose.get(name, OWNER), rules.merge
+    name, declared_by, whose = column.name, "labels", rules.whose.get(column.name, OWNER)
     values: list[LabelValue] = []
+    places: list[int] = []  # of each of the column's values among the public ones; -1: none
+    merge, given = rules.merge, rules.declared.get(name)
+    if name not in rules.bins and given is None and rules.prompt is not None:
+        pairs = zip(column.codes.values, column.holders()[1], strict=True)
+        common = {plain(value) for value, is_rare in pairs if not is_rare}
+        # a scale declares all of its values, whether or not a row has them
+        given = list(fitting_words(rules.prompt.wording.get(name, {}), common))
+        declared_by, whose, merge = "prompt", PROMPT, merge and not given
     if name in rules.bins:
-        declared_by, whose, merge, edges, places = "bins", OWNER, False, rules.bins[name], []
+        declared_by, whose, merge, edges = "bins", OWNER, False, rules.bins[name]
         # what bins are called: spreadsheets take "3-5" for a date
         values += [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
-        for value in found:
+        for value in column.codes.values:
             number = parse_number(plain(value))
-            if number is None or not edges[0] <= number <= edges[-1]:
-                places.append(-1)
-            else:  # the first bin has both its ends
-                places.append(max(0, bisect_left(edges, number) - 1))
-    else:
-        given = rules.declared.get(name)
-        if given is None and rules.prompt is not None:
-            pairs = zip(found, column.holders()[1], strict=True)
-            common = {plain(value) for value, is_rare in pairs if not is_rare}
-            given = worded_values(rules.prompt, name, common)
-            declared_by, whose, merge = "prompt", PROMPT, False
-        if not given:
-            return _take_from_table(column, rules.merge, notes)
+            is_inside = number is not None and edges[0] <= number <= edges[-1]
+            # the first bin has both its ends
+            places.append(max(0, bisect_left(edges, number) - 1) if is_inside else -1)
+    elif given:
         values, places = _match_declared(given, column, merge)
+    else:
+        if column.facts.is_text:
+            column = replace(column, codes=column.codes.as_numbers())
+        check_number_of_values(column)
+        values, places = _take_from_table(column, merge)
+        whose = MERGED if merge else TABLE
 
     numbers = np.array(places, np.int32)[column.codes.numbers]  # (n,) places of public values
     out = numbers < 0
@@ -276,13 +260,25 @@ def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> L
             f"leaving out {out.sum()} of {len(out)} rows, whose {column.shown} has no value that "
             f"`{declared_by}` declares"
         )
-    if merge:
-        _note_merged(column, [values[place] if place >= 0 else None for place in places], notes)
-    used = set(np.unique(numbers).tolist())
-    if unused := [value for number, value in enumerate(values) if number not in used]:
+    into = [values[place] if place >= 0 else None for place in places]
+    pairs = zip(column.codes.values, into, strict=True)
+    moved = [n for n, (value, to) in enumerate(pairs) if isinstance(to, str) and value != to]
+    if merge and moved:
         notes.append(
-            f"no row has {_list_values(unused)} of {column.shown}, which `{declared_by}` "
-            "declares: the twin may have rows of it, as how many there are is counted with noise"
+            f"merging {len(moved)} value{'s' if len(moved) > 1 else ''} of {column.shown}, in "
+            f"{column.name_rows(np.isin(column.codes.numbers, moved))}, into "
+            f"{', '.join(sorted({repr(into[n]) for n in moved}))}"
+        )
+    used = set(np.unique(numbers).tolist())
+    if unused := [repr(value) for number, value in enumerate(values) if number not in used]:
+        notes.append(
+            f"no row has {', '.join(unused)} of {column.shown}, which `{declared_by}` declares: "
+            "the twin may have rows of it, as how many there are is counted with noise"
+        )
+    if whose in (TABLE, MERGED):  # sorted: the order in the table would tell of its first rows
+        notes.append(
+            f"the values of {column.shown} become public as the table has them: "
+            f"{', '.join(map(repr, sorted(values)))}; `labels` declares them instead"
         )
     return replace(column, codes=LabelCodes(numbers, values), whose=whose)
 
@@ -299,11 +295,9 @@ def _match_declared(
     def read(value: LabelValue, kind: type) -> Any:
         """Return a value as one of a kind. None where it is none, or no finite number."""
         text = plain(value)
-        if kind is str:
-            return text
-        return (
-            {"true": True, "false": False}.get(text.lower()) if kind is bool else parse_number(text)
-        )
+        if kind is bool:
+            return {"true": True, "false": False}.get(text.lower())
+        return text if kind is str else parse_number(text)
 
     kind: type = type(column.codes.values[0])
     if not column.facts.states_types and not column.facts.is_named_by_rows:  # JSON has types
@@ -321,17 +315,13 @@ def _match_declared(
     for value in column.codes.values:
         known = read(value, kind)
         if merge and kind is str and known not in place:
-            near = nearest(known, values)
-            known = known if near is None else near
+            known = nearest(known, values)
         places.append(place.get(known, -1))
     return values, places
 
 
-def _take_from_table(column: LabelColumn, merge: bool, notes: list[str]) -> LabelColumn:
-    """Return all values as public, unless one is rare. What kind they are follows from them all."""
-    if column.facts.is_text:
-        column = replace(column, codes=column.codes.as_numbers())
-    check_number_of_values(column.codes, column.place, column.name)
+def _take_from_table(column: LabelColumn, merge: bool) -> tuple[list[LabelValue], list[int]]:
+    """Return a column's values, of which none may be rare, and which of them each of its own is."""
     values, (held, is_rare) = column.codes.values, column.holders()
     place, kept = {value: n for n, value in enumerate(values)}, list[str]()
     variants: dict[int, int] = {}  # which value another is a variant of: the more frequent one
@@ -347,13 +337,13 @@ def _take_from_table(column: LabelColumn, merge: bool, notes: list[str]) -> Labe
             variants[n] = place[near]
         else:
             kept.append(value)
+    into = np.arange(len(values), dtype=np.int32)
     if merge and variants:
-        into = [variants.get(n, n) for n in range(len(values))]
-        _note_merged(column, [values[n] for n in into], notes)
-        numbers = np.array(into, np.int32)[column.codes.numbers]
-        merged = LabelCodes(numbers, values).of_rows(np.arange(len(numbers)))
-        column, variants, slips = replace(column, codes=merged), {}, set()
-        values, (_, is_rare) = merged.values, column.holders()
+        into[list(variants)] = list(variants.values())
+        left, into = np.unique(into, return_inverse=True)
+        values, numbers = [values[n] for n in left], into[column.codes.numbers]
+        column, variants, slips = replace(column, codes=LabelCodes(numbers, values)), {}, set()
+        is_rare = column.holders()[1]
     if rare := slips | set(np.flatnonzero(is_rare).tolist()):
         # where they are and what to do is said, but none of them is shown
         common = sorted(value for n, value in enumerate(values) if n not in rare)
@@ -361,71 +351,62 @@ def _take_from_table(column: LabelColumn, merge: bool, notes: list[str]) -> Labe
         if len(common) < 2 or len(offer) > LONGEST_PROPOSAL or "`" in offer:
             offer = "labels"
         rows = column.name_rows(np.isin(column.codes.numbers, list(rare)))
-        who = "records" if column.owners is None else "owners"
-        several = "values that too few" if len(rare) > 1 else "a value that too few"
         raise InputError(
-            f"{column.place} has {several} {who} hold to become public ({rows}); correct these "
-            f"cells, {_MERGE if variants else ''}or declare all that is public with "
+            f"{column.place} has {'values' if len(rare) > 1 else 'a value'} that too few "
+            f"{'records' if column.owners is None else 'owners'} hold to become public ({rows}); "
+            f"correct these cells, {_MERGE if variants else ''}or declare all that is public with "
             f"`{offer}` and leave other rows out with {_DROP}"
         )
-    notes.append(  # sorted: the order in the table would tell of its first rows
-        f"the values of {column.shown} become public as the table has them: "
-        f"{_list_values(sorted(values))}; `labels` declares them instead"
-    )
-    return replace(column, whose=MERGED if merge else TABLE)
+    return values, into.tolist()
 
 
 def settle_labels(
     columns: Sequence[LabelColumn],
     frame: pd.DataFrame,
-    rules: LabelRules,
+    rules: LabelRules | None,
     source: str,
     notes: list[str],
 ) -> tuple[list[LabelColumn], np.ndarray]:
     """Return each column with its public labels, of rows that have one, and (n,) which these are.
 
     What is not declared is looked at in the rows that are left, as if there were no others: a value
-    may be rare in them alone, and all of theirs may be whole numbers.
+    may be rare in them alone, and all of theirs may be whole numbers. Without rules all is public.
     """
-    for name in rules.names:  # a declaration that would do nothing
+    names, kept = rules.names if rules else [], np.arange(len(columns[0].rows))
+    for name in names:  # a declaration that would do nothing
         if name not in [column.name for column in columns]:
-            option = "labels" if name in rules.declared else "bins"
+            option = "bins" if rules and name in rules.bins else "labels"
             raise InputError(f"`{option}`: {name!r} is no label column; add it to `attributes`")
-    declared = {c.name: public_labels(c, rules, notes) for c in columns if c.name in rules.names}
-    has_all = np.ones(len(columns[0].rows), bool)
-    for column in declared.values():
-        has_all &= column.codes.numbers >= 0
-    kept, settled = np.flatnonzero(has_all), []
+    declared, settled = {}, []
+    for column in columns:
+        if rules is not None and column.name in names:
+            declared[column.name] = found = public_labels(column, rules, notes)
+            kept = kept[found.codes.numbers[kept] >= 0]
     if not len(kept):
         raise InputError(f"{source}: no row has declared values of all its labels; check `labels`")
     for column in columns:
-        if column.name in declared:  # all declared values stay
-            codes = declared[column.name].codes
-            codes = replace(codes, numbers=codes.numbers[kept])
-            settled.append(replace(declared[column.name], codes=codes))
+        cells = frame[column.name]
+        if (found := declared.get(column.name)) is not None:  # all declared values stay
+            numbers, values = found.codes.numbers[kept], found.codes.values
         else:
-            codes = column.codes.of_rows(kept).as_whole_numbers(frame[column.name])
+            codes = column.codes.of_rows(kept).as_whole_numbers(cells)
             owners = None if column.owners is None else column.owners[kept]
-            left = replace(column, codes=codes, rows=column.rows[kept], owners=owners)
-            settled.append(public_labels(left, rules, notes))
+            found = replace(column, codes=codes, rows=column.rows[kept], owners=owners)
+            if rules is not None:
+                found = public_labels(found, rules, notes)
+            numbers, values = found.codes.numbers, found.codes.values
+        dtype = dtype_name(cells, values)
+        if rules is not None and column.name in rules.bins:
+            dtype = "str"
+        elif found.whose not in (OWNER, PROMPT):
+            check_number_of_values(found)
+            order = cells.cat.categories.tolist() if dtype == ORDERED else sorted(values)
+            released = [value for value in order if value in set(values)]
+            place = {value: number for number, value in enumerate(released)}
+            numbers = np.array([place[value] for value in values], np.int32)[numbers]
+            values = released
+        settled.append(replace(found, codes=LabelCodes(numbers, values), dtype=dtype))
     return settled, kept
-
-
-def attribute_of(column: LabelColumn, cells: pd.Series, rules: LabelRules | None) -> Attribute:
-    """Return what of a label column is released: its values, their order and its dtype.
-
-    `column` has the rows that are taken, `cells` are all of the table's.
-    """
-    values = tuple(column.codes.values)
-    if column.whose not in (OWNER, PROMPT):
-        found = column.codes.of_rows(np.arange(len(column.codes.numbers)))
-        check_number_of_values(found, column.place, column.name)
-        is_ordered = dtype_name(cells, values) == ORDERED
-        order = cells.cat.categories.tolist() if is_ordered else sorted(found.values)
-        values = tuple(value for value in order if value in set(found.values))
-    elif rules is not None and column.name in rules.bins:
-        return Attribute(column.name, str(pd.Series(values).dtype), values)
-    return Attribute(column.name, dtype_name(cells, values), values)
 
 
 def dtype_name(column: pd.Series, values: Sequence[LabelValue]) -> str:

@@ -41,8 +41,8 @@ from twinset.table.columns import (
     plain_cell,
     some_at_once,
 )
-from twinset.table.labels import LabelColumn, LabelRules, attribute_of, dtype_name, settle_labels
-from twinset.table.schema import CONTROL, Combination, Schema, plain
+from twinset.table.labels import LabelColumn, LabelRules, dtype_name, settle_labels
+from twinset.table.schema import CONTROL, Attribute, Combination, Schema, plain
 from twinset.table.templates import PLACEHOLDER, fill, placeholders
 
 FEW = 20  # one row in this many may lack something, and is left out
@@ -432,9 +432,8 @@ def records_from_frame(
         )
         for name in attributes
     ]
-    if rules is not None:
-        columns, kept = settle_labels(columns, frame, rules, source, notes)
-        rows, owners = rows[kept], None if owners is None else owners[kept]
+    columns, kept = settle_labels(columns, frame, rules, source, notes)
+    rows, owners = rows[kept], None if owners is None else owners[kept]
 
     # characters that no model may see
     texts = Texts(frame[text].array, rows)
@@ -461,14 +460,12 @@ def records_from_frame(
 
     if not facts_of(frame).is_named_by_rows:  # in JSONL single rows decide the order of columns
         names = [str(name) for name in frame.columns if name in names]
-    released = tuple(attribute_of(column, frame[column.name], rules) for column in columns)
+    released = tuple(Attribute(c.name, c.dtype, tuple(c.codes.values)) for c in columns)
     # the text's dtype follows from no text: one cell that is a number must not decide it
     schema = Schema(text, dtype_name(frame[text], [""]), released, tuple(names))
     numbers = np.zeros(1, np.int32)  # (N,) of each row's combination in `schema.combinations`
-    for attribute, column in zip(released, columns, strict=True):
-        place = {value: number for number, value in enumerate(attribute.values)}
-        moved = np.array([place.get(value, 0) for value in column.codes.values], np.int32)
-        numbers = numbers * len(place) + moved[column.codes.numbers]
+    for column in columns:
+        numbers = numbers * len(column.codes.values) + column.codes.numbers
     # who declared each column's values, for the ledger
     whose = {column.name: column.whose for column in columns if column.whose is not None}
     records = Records(texts, Picked(schema.combinations, numbers), schema, owners, whose)

@@ -182,7 +182,7 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
         meant = written.wording.get(attribute.name, {})
         values = list(map(plain, attribute.values))
         if not isinstance(meant, Mapping):  # scales, of which the first that fits is meant
-            scale = next((dict(each) for each in meant if _fits(each, set(values))), {})
+            scale = fitting_words(meant, set(values))
             meant = {key: word for key, word in scale.items() if key in values}
         for unknown in (value for value in meant if value not in values):
             raise InputError(
@@ -210,28 +210,19 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
     return template
 
 
-def _fits(scale: Words, values: set[str]) -> bool:
-    """Return whether a scale can be the one meant.
+def fitting_words(words: Words | Sequence[Words], values: set[str]) -> Words:
+    """Return the words that a template means for a table with these values, or {} for none.
 
-    It must word every value, and both its ends must occur: the 1 of a table of 0 and 1 is its best,
-    the 1 of a table of 1 to 5 its worst.
+    Words for single values must be for all of these. A scale must be, and both its ends must occur:
+    the 1 of a table of 0 and 1 is its best, the 1 of a table of 1 to 5 its worst.
     """
-    keys = list(scale)
-    return values <= set(keys) and {keys[0], keys[-1]} <= values
-
-
-def worded_values(written: PromptFile, attribute: str, common: set[str]) -> tuple[str, ...] | None:
-    """Return the public values that a template's words declare for a table with these.
-
-    A scale declares all of its values, whether or not a row has them, and so do words for single
-    values, if they are for all of these. What few rows have decides nothing.
-
-    `common` are the attribute's values that are not rare, as people write them.
-    """
-    words = written.wording.get(attribute, {})
     if isinstance(words, Mapping):
-        return tuple(words) if words and common <= set(words) else None
-    return next((tuple(scale) for scale in words if _fits(scale, common)), None)
+        return words if values <= set(words) else {}
+    for scale in words:
+        keys = list(scale)
+        if values <= set(keys) and {keys[0], keys[-1]} <= values:
+            return scale
+    return {}
 
 
 def fitting_prompts(schema: Schema) -> list[str]:
