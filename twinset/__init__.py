@@ -1,12 +1,11 @@
 """twinset: a synthetic twin of a private, labelled table of texts, with differential privacy."""
 
-from twinset.files.import_path import drop_working_folder, is_command
+from twinset.files.import_path import drop_working_folder
 
-if is_command():
-    drop_working_folder()  # before anything else is imported
+drop_working_folder()  # before anything else is imported
 # isort: split
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any  # noqa: E402
 
 __version__ = "0.1.0"
 __all__ = ["Twinset", "__version__", "generate"]

@@ -294,6 +294,11 @@ REFUSED = {
     "an encoding that nobody knows": Messy(
         cells(["\x81\x8d\x8f\x90\x9d" * 9] * 40).encode("latin-1"), "`encoding`"
     ),
+    "a damaged header": Messy(b"t\xffxt \xc3\xa9\xc3\xa9,l\na,b\n", "the header is not UTF-8"),
+    "brackets": Messy(b"[" * 100_000, "line 1 is not valid JSON", file="t.jsonl"),
+    "no Parquet": Messy(SECRET, "not a readable Parquet", file="t.parquet"),
+    "an older Excel file": Messy(SECRET, "unknown ending & .xlsx", file="t.xls"),
+    "gzip that is cut off": Messy(gzip.compress(cells().encode())[:-9], "gzip", file="t.csv.gz"),
     "a picture": Messy(b"\x89PNG" + bytes(99), "is not text"),
     "NUL characters, strictly": Messy(cells(NULS), "row 2 has a NUL", options={"strict": True}),
     "characters that were lost, strictly": Messy(

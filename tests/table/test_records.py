@@ -45,22 +45,17 @@ def test_records_and_schema() -> None:
 # --- guesses, and names that may be cells ---------------------------------------------------------
 
 
-REST = "|'id', 'mood'"
-A_TEXT = "Ann Lee has a fever and stays"
-
-
 @pytest.mark.parametrize(
-    ("frame", "text", "attributes", "parts"),
+    ("text", "attributes", "part"),
     [
-        (table(), "reveiw", ["mood"], f"no column 'reveiw'|did you mean column 'review'{REST}"),
-        (table(), "review", ["mood", "mood"], "given twice|once"),
-        (table(), "mood", ["mood"], "both `text` and `attributes`"),
-        (table(), "id", ["mood"], "column 'id' holds no text|choose another with `text`"),
+        ("reveiw", ["mood"], "no column 'reveiw'; it has columns 'id', 'mood'"),
+        ("review", ["mood", "mood"], "given twice"),
+        ("mood", ["mood"], "both `text` and `attributes`"),
+        ("id", ["mood"], "column 'id' holds no text"),
     ],
 )
-def test_columns_that_are_refused(frame, text, attributes, parts) -> None:
-    message = refused(frame, text, attributes)
-    assert all(part in message for part in parts.split("|")), message
+def test_columns_that_are_refused(text, attributes, part) -> None:
+    assert part in refused(table(), text, attributes)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +65,7 @@ def test_columns_that_are_refused(frame, text, attributes, parts) -> None:
         ({"review": "Ann Lee"}, True),  # beside plausible names it is quoted as any column's
         ({"review": "Ann Lee", "mood": "good"}, False),
         ({"review": "Ann Lee", "id": "17"}, False),
-        ({"review": A_TEXT}, False),
+        ({"review": "Ann Lee has a fever and stays"}, False),
         ({"review": "Fever, none"}, False),  # a short sentence
     ],
 )
@@ -78,13 +73,6 @@ def test_of_a_row_taken_for_the_header_no_cell_is_told(names, is_told) -> None:
     message = refused(table().rename(columns=names), "text", [])
     assert (names["review"] in message) == is_told
     assert is_told or "number 3" in message
-
-
-def test_a_header_of_one_word_among_short_texts_is_not_told() -> None:
-    frame = table(kind=["x", "y"] * 3, review=[*REVIEWS[:5], "well"])
-    assert "'mood'" in refused(frame.rename(columns={"kind": "label"}), "text", [])  # the control
-    message = refused(frame.rename(columns={"review": "fever", "kind": "Ann Lee"}), "text", [])
-    assert "fever" not in message and "Ann Lee" not in message and "number 3" in message
 
 
 def test_a_key_that_some_rows_lack_is_data(tmp_path: Path) -> None:
@@ -147,23 +135,13 @@ def test_the_twin_has_the_tables_dtypes(name: str) -> None:
     pd.testing.assert_frame_equal(twin_frame(schema, records.texts, records.labels), frame)
     shuffled, _ = records_from_frame(frame[::-1], "text", ["label"])
     assert shuffled.schema == records.schema  # the order of the rows is not in the schema
-    assert twin_frame(schema, [], []).dtypes.to_dict() == frame.dtypes.to_dict()
 
 
 # --- any table ------------------------------------------------------------------------------------
 
-cells = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=5).map(lambda t: SECRET + t),
-    st.just(SECRET),
-    st.binary(max_size=2),
-    st.lists(st.just(SECRET), max_size=1),
-    st.dates(),
-    st.just(pd.NA),
-)
+kinds = [st.booleans(), st.integers(), st.floats(), st.binary(max_size=2), st.dates()]
+texts = [st.text(max_size=5).map(lambda t: SECRET + t), st.lists(st.just(SECRET), max_size=1)]
+cells = st.one_of(*kinds, *texts, st.sampled_from([None, SECRET, pd.NA]))
 columns = st.lists(cells, min_size=8, max_size=8) | st.lists(
     st.sampled_from([SECRET, f"{SECRET} a b c", f"{SECRET}\x00", "", "p"]), min_size=8, max_size=8
 )

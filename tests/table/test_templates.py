@@ -43,11 +43,9 @@ def test_a_combination_becomes_its_prompt(source, table, combination, prompt):
     [
         ("no-such", REVIEWS, "no-such|film-review|generic|product-review"),
         ("{sentiment} {product} {tone}", REVIEWS, "{tone}|sentiment, product|`attributes`"),
-        *((f"{{sentiment}} {{product}} {brace}", REVIEWS, "brace") for brace in ("{", "}", "{}")),
-        *(
-            (f"{{{name}}} {{product}}", REVIEWS, f"{{{name}}}")
-            for name in ("sentiment.__class__", "sentiment[0]", "sentiment!r", "sentiment:>9", "0")
-        ),
+        ("{sentiment} {product} {", REVIEWS, "brace"),
+        ("{sentiment.__class__} {product}", REVIEWS, "{sentiment.__class__}"),
+        ("{sentiment!r} {product}", REVIEWS, "{sentiment!r}"),
         (None, schema(**{"a{b": ["x", "y"]}), "a{b|rename"),
         ("{a}{b}:", schema(a=["x", "xy"], b=["yz", "z"]), "('x', 'yz')|('xy', 'z')"),
     ],

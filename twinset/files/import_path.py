@@ -34,21 +34,19 @@ def import_evaluation(module: str) -> "ModuleType":
     return import_module(f"evaluation.{module}")
 
 
-def is_command() -> bool:
-    """Return whether this process runs twinset itself, and no program that imports it."""
-    started = getattr(sys, "argv", None) or [""]
-    if started[0] != "-m":  # what `sys.argv` says as long as the packages of a module are imported
-        return os.path.basename(started[0]) in ("twinset", "cli.py")
-    return any(word.partition(".")[0] in ("twinset", "evaluation") for word in sys.orig_argv[1:])
-
-
 def drop_working_folder() -> None:
-    """Take the working folder off the import path, here and in processes to come.
+    """Take the working folder off the import path of a command, and of processes to come.
 
-    It stays where twinset itself lies in it: a checkout.
+    It stays where twinset itself lies in it: a checkout. Programs that import twinset keep theirs.
     """
-    sys.path[:] = filter(_is_trusted, sys.path)
-    os.environ.update(safe_environment())
+    started = (getattr(sys, "argv", None) or [""])[0]
+    is_command = os.path.basename(started) in ("twinset", "cli.py")
+    if started == "-m":  # what `sys.argv` says as long as the packages of a module are imported
+        words = (word.partition(".")[0] for word in sys.orig_argv[1:])
+        is_command = any(word in ("twinset", "evaluation") for word in words)
+    if is_command:
+        sys.path[:] = filter(_is_trusted, sys.path)
+        os.environ.update(safe_environment())
 
 
 def safe_environment(finds_twinset: bool = False) -> dict[str, str]:

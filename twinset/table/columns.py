@@ -109,8 +109,7 @@ def collect_table(
 ) -> pd.DataFrame:
     """Return a whole table of its pieces.
 
-    `schema` is Arrow's, where the source states types. With a folder of the table's owner, later
-    pieces' texts lie on the disk.
+    `schema` is Arrow's, where the source states types. Later pieces' texts go into the folder.
     """
     total = 0
     chunks: dict[str, list[Any]] = {} if schema is None else {name: [] for name in schema.names}
@@ -188,19 +187,8 @@ def some_at_once(cells: Iterable[Cell], length: int | None = None) -> Iterator[l
 # -- cells that are made when they are asked for ---------------------------------------------------
 
 
-class LazySequence(Sequence[Cell]):
-    """Cells that are made when they are asked for, by `cell` of a number from 0."""
-
-    cell: Callable[[int], Cell]
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self.cell(i) for i in range(*index.indices(len(self)))]
-        return self.cell(index)
-
-
 @dataclass(eq=False)
-class Picked(LazySequence[Cell]):
+class Picked(Sequence[Cell]):
     """Some items of many.
 
     >>> list(Picked("abc", [2, 0, 0]))
@@ -214,9 +202,10 @@ class Picked(LazySequence[Cell]):
     def __len__(self) -> int:
         return len(self.places)
 
-    def cell(self, index: int) -> Cell:
-        """Return one item."""
-        found: Cell = self.items[int(self.places[index])]
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        found = self.items[int(self.places[index])]
         return found if self.change is None else self.change(found)
 
 
@@ -231,7 +220,7 @@ class Texts(Picked[str]):
             cells = cells if len(cells) == len(rows) else [cells[row - rows[0]] for row in rows]
             yield from cells if self.change is None else map(self.change, cells)
 
-    def rows_where(self, holds: Callable[[str], bool]) -> list[int]:
+    def rows_where(self, holds: Callable[[str], Any]) -> list[int]:
         """Return the table's rows, from 0, of texts of which something holds."""
         return [int(self.places[place]) for place, text in enumerate(self) if holds(text)]
 
@@ -321,8 +310,7 @@ def has_text(column: pd.Series, place: str) -> np.ndarray:
 
 def text_cells(column: pd.Series, place: str) -> list[str | None]:
     """Return the texts, None where there is none."""
-    pairs = zip(has_text(column, place).tolist(), column.tolist(), strict=True)
-    return [cell if is_text else None for is_text, cell in pairs]
+    return column.astype(object).where(has_text(column, place), None).tolist()
 
 
 @dataclass(frozen=True)

@@ -229,10 +229,10 @@ def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> L
         # what bins are called: spreadsheets take "3-5" for a date
         values += [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
         for value in column.codes.values:
-            number = parse_number(plain(value))
-            is_inside = number is not None and edges[0] <= number <= edges[-1]
-            # the first bin has both its ends
-            places.append(max(0, bisect_left(edges, number) - 1) if is_inside else -1)
+            number, place = parse_number(plain(value)), -1
+            if number is not None and edges[0] <= number <= edges[-1]:
+                place = max(0, bisect_left(edges, number) - 1)  # the first bin has both its ends
+            places.append(place)
     elif given:
         values, places = _match_declared(given, column, merge)
     else:
@@ -337,7 +337,7 @@ def _take_from_table(column: LabelColumn, merge: bool) -> tuple[list[LabelValue]
             variants[n] = place[near]
         else:
             kept.append(value)
-    into = np.arange(len(values), dtype=np.int32)
+    into: np.ndarray = np.arange(len(values), dtype=np.int32)
     if merge and variants:
         into[list(variants)] = list(variants.values())
         left, into = np.unique(into, return_inverse=True)
@@ -386,7 +386,8 @@ def settle_labels(
         raise InputError(f"{source}: no row has declared values of all its labels; check `labels`")
     for column in columns:
         cells = frame[column.name]
-        if (found := declared.get(column.name)) is not None:  # all declared values stay
+        if column.name in declared:  # all declared values stay
+            found = declared[column.name]
             numbers, values = found.codes.numbers[kept], found.codes.values
         else:
             codes = column.codes.of_rows(kept).as_whole_numbers(cells)

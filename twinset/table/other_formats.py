@@ -23,7 +23,6 @@ import pyarrow.parquet as pq
 
 from twinset.errors import InputError
 from twinset.files.limits import (
-    MOST_CELL,
     MOST_REPEATED,
     MOST_SHEET_ROWS,
     check_inflated,
@@ -108,10 +107,9 @@ def read_feather(path: Path) -> Reader:
 def _message_size(message: pa.Message) -> tuple[int, int]:
     """Return how many rows a batch has, and how many bytes it takes once decompressed.
 
-    Arrow says of each compressed buffer how large it is, in its first eight bytes. Where buffers
-    lie stands in a FlatBuffer (arrow.apache.org/docs/format/Columnar.html#recordbatch-message).
-    A table of a FlatBuffer begins with the way back to its vtable, which holds the offset of each
-    field, or 0 for one that is left out.
+    Each compressed buffer begins with its size, 64 bits. Where buffers lie stands in a FlatBuffer
+    (arrow.apache.org/docs/format/Columnar.html#recordbatch-message). Its tables begin with the way
+    back to a vtable, which holds the offset of each field, or 0 for one that is left out.
     """
     data, body = memoryview(message.metadata), memoryview(message.body)
     unpack = struct.unpack_from  # of places that Arrow has checked to lie in the message
@@ -158,7 +156,7 @@ def load_dataset(name: str, split: str | None) -> Reader:
             loaded = {str(loaded.split) if loaded.split else "train": loaded}
         splits = list(loaded)
         chosen = splits[0] if split is None and len(splits) == 1 else split
-        found, remedy = loaded.get(chosen), "save the data set again"
+        found = loaded.get(chosen)
     else:
         missing = f"{name}: no such file or folder"
         if not _HUB_NAME.fullmatch(name):
@@ -177,19 +175,18 @@ def load_dataset(name: str, split: str | None) -> Reader:
                 f"{missing}, and no such data set or split can be loaded from the hub; download it "
                 "and give a CSV, Parquet or JSONL file"
             ) from None
-        remedy = "download the data set again"
     if found is None:
         raise InputError(f"{name}: choose a split with `split`: {', '.join(splits)}")
-    return read_dataset(found, name, remedy)
+    return read_dataset(found, name)
 
 
-def read_dataset(data: Any, source: str, remedy: str) -> Reader:
+def read_dataset(data: Any, source: str) -> Reader:
     """Return pieces and schema of a `datasets.Dataset`."""
     schema = data.features.arrow_schema
     check_names(schema.names, source)
     tables = data.with_format("arrow").iter(columns.ROWS_AT_ONCE)
     batches = (batch for table in tables for batch in table.combine_chunks().to_batches())
-    return _arrow_pieces(batches, f"{source}: its data are damaged; {remedy}"), schema
+    return _arrow_pieces(batches, f"{source}: its data are damaged; make it again"), schema
 
 
 # -- Excel -----------------------------------------------------------------------------------------
@@ -198,14 +195,7 @@ def read_dataset(data: Any, source: str, remedy: str) -> Reader:
 def read_excel(
     path: Path, sheet: str | None, rows: RowNumbers, notes: list[str]
 ) -> Iterator[Piece]:
-    """Yield pieces of a sheet, by default the first. Its first row with cells is the header.
-
-    Args:
-        path: of the file.
-        sheet: its name.
-        rows: counts the rows as they are read.
-        notes: gets what there is to tell the owner.
-    """
+    """Yield pieces of a sheet, by default the first. Its first row with cells is the header."""
     from openpyxl import load_workbook
 
     message = f"{path}: not a readable Excel file (.xlsx without a password); save it again"
@@ -217,13 +207,12 @@ def read_excel(
         check_inflated(inside, path)
         raw.seek(0)
         with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as book:
-            if sheet is not None and sheet not in book.sheetnames:
+            names = book.sheetnames
+            if sheet is not None and sheet not in names:
                 raise InputError(f"{path}: has no sheet {sheet!r}; check `split`")
-            if sheet is None and len(book.sheetnames) > 1:
-                notes.append(
-                    f"read the first of {len(book.sheetnames)} sheets (`split` names another)"
-                )
-            page = book[sheet or book.sheetnames[0]]
+            if sheet is None and len(names) > 1:
+                notes.append(f"read the first of {len(names)} sheets (`split` names another)")
+            page = book[sheet or names[0]]
             page.reset_dimensions()  # what the file says of its size, which may be anything
             some: dict[str, list[Any]] = {}  # by column, the cells of the next piece
             for values in page.iter_rows(values_only=True):
@@ -250,10 +239,6 @@ def read_excel(
                 if len(rows.blank) * len(some) > max(MOST_REPEATED, 10 * size):
                     raise InputError(
                         f"{path}: most of its cells are empty; keep the columns that you need"
-                    )
-                if any(isinstance(cell, str) and len(cell) > MOST_CELL for cell in cells):
-                    raise InputError(
-                        f"{path}: {row} has more than {MOST_CELL} characters in a cell"
                     )
                 for column, cell in zip_longest(some.values(), cells):
                     column.append(cell)

@@ -74,6 +74,7 @@ _ENCODINGS = (
     *("cp932", "gb18030", "big5", "cp949", "mac_roman"),
 )
 _SURE = 0.2  # of what a language's letters are to be like, from 0 to 1
+_TEXT = pa.large_string()
 _HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
 _BETWEEN = re.compile(r"[\s,]*")  # items of a JSON array
 _TOO_LONG = (
@@ -87,11 +88,7 @@ _TOO_LONG = (
 
 @dataclass(frozen=True)
 class Layout:
-    """What is given or found about a file of text. None: to be detected.
-
-    Raises:
-        InputError: unknown encoding, or a delimiter that cells are full of.
-    """
+    """What is given or found about a file of text. None: to be detected."""
 
     encoding: str | None = None  # as Python names it
     delimiter: str | None = None  # a character
@@ -128,9 +125,6 @@ def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, 
     """Return a layout with nothing left to detect, and what to tell the owner about it.
 
     `own` is the delimiter that the file's ending stands for. None: cells are not separated.
-
-    Raises:
-        InputError: the encoding cannot be told, or the file is no text.
     """
     encoding, nuls = _detect_encoding(path, layout.encoding)
     found, notes, cells = replace(layout, encoding=encoding), [], ""
@@ -224,9 +218,8 @@ def _read_text(
 ) -> Generator[str, None, None]:
     """Yield a file's lines, as `newline` ends them for `open`. None: blocks of its text.
 
-    What is unreadable is refused on its turn, by its row. Decoding goes by blocks, so a strict
-    decoder would fail rows too early. Escaping the bad bytes and looking for the escapes names the
-    right row.
+    Decoding goes by blocks, so a strict decoder would fail rows too early. Escaping the bad bytes
+    and looking for the escapes names the right row.
     """
     ends = newline or ""
     with io.TextIOWrapper(open_bytes(path), layout.encoding, "surrogateescape", ends) as text:
@@ -266,10 +259,7 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
             csv.field_size_limit(limit)
         if some and (cells is None or len(some) == columns.ROWS_AT_ONCE):
             pairs = zip(names, zip(*some, strict=True), strict=True)
-            yield (
-                len(some),
-                {n: pa.array([c or None for c in cs], pa.large_string()) for n, cs in pairs},
-            )
+            yield len(some), {n: pa.array([c or None for c in cs], _TEXT) for n, cs in pairs}
             some = []
         if cells is None:
             break
@@ -285,7 +275,7 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
         if not names:
             names = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]
             check_names(names, path)
-            yield 0, {name: pa.array([], pa.large_string()) for name in names}
+            yield 0, {name: pa.array([], _TEXT) for name in names}
         elif len(cells) != len(names):
             raise InputError(
                 f"{path}: {row} has {len(cells)} cells where the header has {len(names)}; "
@@ -333,18 +323,13 @@ def _json_items(
 
 
 def _read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool) -> Iterator[Piece]:
-    """Yield pieces of JSONL, or of an array of objects. A value keeps its type ("1" is a text).
-
-    Raises:
-        InputError: an item is no object, or an escaped half of a surrogate pair, which is no text.
-            Or few bytes would fill all memory with gaps.
-    """
+    """Yield pieces of JSONL, or of an array of objects. A value keeps its type ("1" is a text)."""
     names: dict[str, None] = {}
     some: list[dict[str, Any]] = []  # objects of the next piece
     read = 0
     for count, (text, found) in enumerate(_json_items(path, layout, rows, may_be_array), start=1):
         try:
-            if "\\u" in text:
+            if "\\u" in text:  # an escaped half of a surrogate pair is no text
                 json.dumps(found, ensure_ascii=False).encode()
         except (ValueError, RecursionError):
             found = None
@@ -356,7 +341,7 @@ def _read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool)
         if not found.keys() <= names.keys():
             names.update(dict.fromkeys(found))
             check_names(names, path)
-        if count * len(names) > max(MOST_REPEATED, read):
+        if count * len(names) > max(MOST_REPEATED, read):  # gaps would fill all memory
             raise InputError(
                 f"{path}: most of its {len(names)} columns are missing in most rows; "
                 "keep the columns that you need"
@@ -421,13 +406,14 @@ def read_frame(
         elif is_path and path.is_file():
             kind = format_of(path)
         own = _OWN_DELIMITERS.get(kind or "")
-        if (layout.encoding or layout.delimiter) and kind not in _OF_TEXT:
+        if (layout.encoding and kind not in _OF_TEXT) or (layout.delimiter and own is None):
             raise InputError(
-                f"{name}: `delimiter` and `encoding` are of files of text; leave them out"
+                f"{name}: `encoding` and `delimiter` are of files of text, and JSON has no "
+                "delimiter; leave them out"
             )
         try:
             if not is_path:
-                pieces, schema = formats.read_dataset(source, name, "make the data set again")
+                pieces, schema = formats.read_dataset(source, name)
             elif path.is_dir() or (not path.exists() and format_of(path) is None):
                 pieces, schema = formats.load_dataset(name, split)
             elif not path.exists():
@@ -447,8 +433,6 @@ def read_frame(
             elif kind == "feather":
                 pieces, schema = formats.read_feather(path)
             else:
-                if own is None and layout.delimiter is not None:
-                    raise InputError(f"{path}: `delimiter` is of CSV; leave it out")
                 layout, notes = detect_layout(path, layout, own)
                 if own is None:
                     rows = RowNumbers("line")
@@ -482,10 +466,7 @@ def read_frame(
 
 @contextmanager
 def _spooled(folder: Path | None) -> Iterator[tuple[Path, str]]:
-    """Yield a file that holds standard input, which can be read once only, and its format.
-
-    The file has no name where the system allows that, and is gone with the process.
-    """
+    """Yield a file that holds standard input, without a name where the system allows it."""
     open_files = Path("/proc/self/fd")
     make: Any = TemporaryFile if open_files.is_dir() else NamedTemporaryFile
     with make(dir=folder) as file:

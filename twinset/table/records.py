@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
-from difflib import get_close_matches
 from numbers import Number
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,6 @@ FEW = 20  # one row in this many may lack something, and is left out
 LOST = "\ufffd"  # the character that stands for one
 JOINED = "text"  # what the twin calls joined columns
 _LOST = f"{LOST} for characters that were lost"
-_HARMLESS = bytes(byte for byte in range(256) if not CONTROL.search(chr(byte)))
 _WRITABLE = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
 _GUESS_LABELS, _GUESS_WORDS = 50, 4  # values of labels at most, words of texts at least
 _FIRST = 1000  # cells that a missing header is recognised by
@@ -90,9 +88,6 @@ class Records:
         """Return what is in other rows of the table than these, and what is in these. None: none.
 
         Both parts keep the schema of all records.
-
-        Raises:
-            InputError: no other row is left.
         """
         if not rows:
             return self, None
@@ -102,15 +97,12 @@ class Records:
         if is_held.all():
             raise InputError("`hold_out` leaves no row to train on; make it smaller, or 0")
         parts = []
-        for places in (np.flatnonzero(~is_held), np.flatnonzero(is_held)):
-            owners = None if self.owners is None else self.owners[places]
-            part = replace(
-                self,
-                texts=replace(texts, places=texts.places[places]),
-                labels=replace(labels, places=labels.places[places]),
-                owners=None if owners is None else np.unique(owners, return_inverse=True)[1],
-            )
-            parts.append(part)
+        for part in (~is_held, is_held):
+            some = replace(texts, places=texts.places[part])
+            theirs = replace(labels, places=labels.places[part])
+            # an owner's number in all records, then one from 0
+            owners = None if self.owners is None else pd.factorize(self.owners[part])[0]
+            parts.append(replace(self, texts=some, labels=theirs, owners=owners))
         return parts[0], parts[1]
 
     def fingerprint(self) -> str:
@@ -141,7 +133,7 @@ def check_table(frame: pd.DataFrame, source: str) -> None:
 
 def show(names: Sequence[str], frame: pd.DataFrame) -> str:
     """Quote column names where cells tell that they are names. Number others, and long ones."""
-    verdicts = {verdict for verdict in _header_verdicts(frame).values() if verdict is not None}
+    verdicts = set(_header_verdicts(frame).values()) - {None}
     quoted = [
         repr(name)
         if name not in frame or (verdicts == {True} and len(name) <= 40 and name.isprintable())
@@ -199,12 +191,8 @@ def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
     """Refuse names that no column has."""
     for name in names:
         if name not in frame.columns:
-            folded = {column.casefold(): column for column in frame.columns if len(column) <= 100}
-            matches = [folded[match] for match in get_close_matches(name.casefold(), folded, n=2)]
-            close = [match for match in matches if not is_partial(match, frame)]
-            hint = f", did you mean {show(close, frame)}? It" if close else "; it"
             has = show_unchosen(list(frame.columns), frame)
-            raise InputError(f"{source}: no column {name!r}{hint} has {has}")
+            raise InputError(f"{source}: no column {name!r}; it has {has}")
 
 
 def choose_columns(
@@ -281,7 +269,7 @@ def _guess(
         raise InputError(
             f"{source}: nothing looks like {what}; choose with {option}. It has {choice}"
         )
-    # where row 1 seems to be the header, the twin would carry a record's cells as its own names
+    # were row 1 taken for the header, the twin would carry a record's cells as its own names
     verdicts = _header_verdicts(frame)
     like_cells = [other for other, verdict in verdicts.items() if verdict is False]
     if not like_cells and verdicts[found[0]] is None:
@@ -437,7 +425,7 @@ def records_from_frame(
 
     # characters that no model may see
     texts = Texts(frame[text].array, rows)
-    if not strict and (bad := len(texts.rows_where(_has_control))):
+    if not strict and (bad := len(texts.rows_where(CONTROL.search))):
         notes.append(
             f"removed control characters from {bad} text{'s' * (bad > 1)} (`strict` refuses them)"
         )
@@ -469,7 +457,7 @@ def records_from_frame(
     # who declared each column's values, for the ledger
     whose = {column.name: column.whose for column in columns if column.whose is not None}
     records = Records(texts, Picked(schema.combinations, numbers), schema, owners, whose)
-    _refuse_where(records, frame, source, _has_control, "a control character")
+    _refuse_where(records, frame, source, CONTROL.search, "a control character")
     if strict:
         _refuse_where(records, frame, source, lambda cell: LOST in cell, _LOST)
     return records, notes
@@ -479,12 +467,8 @@ def _number_owners(
     frame: pd.DataFrame, owner: str, names: Sequence[str], rows: np.ndarray, source: str
 ) -> np.ndarray:
     """Return (n,) the number of each row's owner. `names` are those of text and labels."""
-    if owner not in frame.columns:
-        raise InputError(f"{source}: has no column {owner!r}; check `owner`")
-    if owner in names:
-        raise InputError(
-            f"{source}: `owner={owner!r}` is the text or a label already; name another"
-        )
+    if owner not in frame.columns or owner in names:
+        raise InputError(f"{source}: {owner!r} is no column beside text and labels; check `owner`")
     cells = frame[owner] if len(rows) == len(frame) else frame[owner].iloc[rows]
     blank = [isinstance(cell, str) and not cell.strip() for cell in cells]
     missing = rows[cells.isna().to_numpy(bool) | np.array(blank, bool)]
@@ -499,21 +483,14 @@ def _number_owners(
 def check_reserved(
     records: Records, frame: pd.DataFrame, reserved: Sequence[str], source: str = "table"
 ) -> None:
-    """Refuse special tokens of a tokenizer: a model takes them for the end of a text.
-
-    Args:
-        records: of the table.
-        frame: the table, for the names of its rows.
-        reserved: the tokens.
-        source: what to call the table in messages.
-    """
+    """Refuse special tokens of a tokenizer: a model takes them for the end of a text."""
     if tokens := [token for token in reserved if token.strip()]:
         what = "a special token of the base model"
         _refuse_where(records, frame, source, lambda c: any(t in c for t in tokens), what)
 
 
 def _refuse_where(
-    records: Records, frame: pd.DataFrame, source: str, is_bad: Callable[[str], bool], what: str
+    records: Records, frame: pd.DataFrame, source: str, is_bad: Callable[[str], Any], what: str
 ) -> None:
     """Refuse texts and labels with something that is said to be `what`."""
     texts, labels = records.texts, records.labels
@@ -531,11 +508,3 @@ def _refuse_where(
                 f"{source}: {show([name], frame)}, {row}: contains {what}, as do "
                 f"{len(bad) - 1} more rows; remove it from these cells"
             )
-
-
-def _has_control(text: str) -> bool:
-    """Return whether a text has a character of `CONTROL`, at the speed of memory."""
-    try:
-        return bool(text.encode().translate(None, _HARMLESS))
-    except UnicodeEncodeError:  # half of a surrogate pair
-        return True

@@ -46,11 +46,7 @@ class Schema:
 
     @property
     def combinations(self) -> tuple[Combination, ...]:
-        """All label combinations: the Cartesian product of the attributes' values, in order.
-
-        Raises:
-            InputError: there are too many.
-        """
+        """All label combinations: the Cartesian product of the attributes' values, in order."""
         # counted before they are made: four columns of a hundred values would fill all memory
         if math.prod(len(each.values) for each in self.attributes) > MOST_COMBINATIONS:
             names = ", ".join(attribute.name for attribute in self.attributes[:10])

@@ -162,22 +162,20 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
         raise InputError(f"column {braced[0]!r}: no prompt can name a brace; rename the column")
     if set(PLACEHOLDER.sub("", pattern)) & set("{}"):
         raise InputError(f"{name}: a brace is open, empty or nested; write {{column}} for a value")
-    named = placeholders(pattern)
-    usual = written_template(GENERIC).pattern.replace(_ALL, listed)
-    own = f'write your own, such as `prompt="{usual}"`'
-    for unknown in (column for column in named if column not in columns):
+    named, has = placeholders(pattern), f"(the table has: {', '.join(columns) or 'none'})"
+    for unknown in (each for each in (*named, *written.wording) if each not in columns):
         raise InputError(
-            f"{name}: the prompt names {{{unknown}}}, which is no attribute of the table (it has:"
-            f" {', '.join(columns) or 'none'}); add `attributes`, or {own}"
+            f"{name}: names {{{unknown}}}, which is no attribute {has}; add `attributes`, or write "
+            "a `prompt` of your own"
         )
     for missing in (column for column in columns if column not in named):
-        raise InputError(f"{name}: the prompt lacks the attribute {{{missing}}}; {own}")
+        usual = written_template(GENERIC).pattern.replace(_ALL, listed)
+        raise InputError(
+            f"{name}: the prompt lacks the attribute {{{missing}}}; write your own, such as "
+            f'`prompt="{usual}"`'
+        )
 
     words: dict[str, dict[str, str]] = {}
-    for unknown in (column for column in written.wording if column not in columns):
-        raise InputError(
-            f"{name}: wording for {unknown!r}, which is no attribute; they are {', '.join(columns)}"
-        )
     for attribute in schema.attributes:
         meant = written.wording.get(attribute.name, {})
         values = list(map(plain, attribute.values))
@@ -197,15 +195,12 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
     for combination in schema.combinations:
         prompt = template.render(combination)
         if len(prompt) > MOST_PROMPT:
-            raise InputError(
-                f"{template.name}: with its values the prompt has more than {MOST_PROMPT} "
-                "characters; shorten it"
-            )
+            raise InputError(f"{template.name}: prompts have more than {MOST_PROMPT} characters")
         twin = first.setdefault(prompt, combination)
         if twin is not combination:
             raise InputError(
-                f"{template.name}: {twin} and {combination} of {template.attributes} have the same"
-                " prompt; give them different wording"
+                f"{template.name}: {twin} and {combination} have the same prompt; give them "
+                "different wording"
             )
     return template
 

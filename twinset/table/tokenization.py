@@ -55,8 +55,6 @@ def batches_of_one_length(
 ) -> Iterator[tuple[Any, list[int]]]:
     """Yield lengths, short ones first, with at most `at_once(length)` rows of that length.
 
-    A length may be anything that can be ordered, and that rows must have in common.
-
     >>> list(batches_of_one_length(range(5), lambda row: 16 + row % 2 * 16, lambda length: 2))
     [(16, [0, 2]), (16, [4]), (32, [1, 3])]
     """
@@ -169,14 +167,9 @@ def longest_prompt(template: Template, combinations: Sequence[Combination], toke
 
 
 def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens: int) -> int:
-    """Return how many text tokens (end of text included) fit behind the longest prompt.
-
-    Raises:
-        InputError: hardly any do.
-    """
+    """Return how many text tokens (end of text included) fit behind the longest prompt."""
     longest = max(map(len, prompts.values()))
-    budget = context - longest
-    if budget < SHORTEST_TEXT:
+    if (budget := context - longest) < SHORTEST_TEXT:
         raise InputError(
             f"the longest prompt has {longest} tokens, but the base model reads {context} in all; "
             "shorten `prompt` or take a base model with a longer context"
