@@ -294,11 +294,7 @@ def typed(column: pd.Series) -> pd.Series:
 
 
 def has_text(column: pd.Series, place: str) -> np.ndarray:
-    """Return (N,) whether a cell is a text that is not blank.
-
-    Raises:
-        InputError: no cell is a text.
-    """
+    """Return (N,) whether a cell is a text that is not blank. One of them must be a text."""
     cells = (cell for some in blocks(column) for cell in some.tolist())
     found = [_VISIBLE.search(c) is not None if isinstance(c, str) else None for c in cells]
     if all(is_filled is None for is_filled in found):
@@ -363,14 +359,9 @@ class LabelCodes:
 def label_codes(column: pd.Series, place: str, as_written: bool = False) -> LabelCodes:
     """Return plain Python values of one type, each once, and which of them each cell is.
 
-    Whole floats become ints (a column of ints with a gap reaches us as floats). The schema's dtype
-    makes them floats again in the twin where that is what the column holds.
-
-    `as_written`, texts of a file that states no types stay as they are, if all of them are numbers
-    too: where values are declared, none may decide what another is.
-
-    Raises:
-        InputError: the cells are no labels.
+    Whole floats become ints: a column of ints with a gap reaches us as floats. The schema's dtype
+    makes them floats again where the column holds such. `as_written`, texts of a file that states
+    no types stay as they are: where values are declared, none may decide what another is.
     """
     if column.dtype == object:  # 1 and True are equal, and a list cannot be looked up
         own, found = np.arange(len(column)), column.where(column.notna(), None).tolist()

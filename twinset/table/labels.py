@@ -43,11 +43,7 @@ _MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True
 
 @dataclass(frozen=True)
 class LabelRules:
-    """What the owner says of label values.
-
-    Raises:
-        InputError: they contradict each other, or declare what no column can hold.
-    """
+    """What the owner says of label values."""
 
     # By attribute, all values that are public. No others enter the twin, and these do even where
     # no row has them.
@@ -158,11 +154,7 @@ class LabelColumn:
 
 
 def check_number_of_values(column: LabelColumn) -> None:
-    """Refuse a column of one value, or of so many that they are no labels.
-
-    Raises:
-        InputError: the message holds none of them.
-    """
+    """Refuse a column of one value, or of so many that they are no labels. Show none of them."""
     rows, distinct = len(column.codes.numbers), len(column.codes.values)
     if distinct == 1:
         raise InputError(
@@ -210,9 +202,6 @@ def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> L
     """Settle which values of a column are public, and which of them each row has; -1: none.
 
     The values that become public are among the notes for the owner, and no others.
-
-    Raises:
-        InputError: a row's value is not declared, or nothing is and a value is rare.
     """
     name, declared_by, whose = column.name, "labels", rules.whose.get(column.name, OWNER)
     values: list[LabelValue] = []
@@ -415,8 +404,7 @@ def dtype_name(column: pd.Series, values: Sequence[LabelValue]) -> str:
 
     Where nothing states it (CSV, TSV, Excel, JSONL), it follows from all cells, and tells of single
     ones: 1 and 2 are int64, and float64 where one row has a gap. A gap does the same to whole
-    numbers of Parquet, whose file states them, and to those of a table in memory, where nothing
-    does. A number makes objects of its texts.
+    numbers of Parquet and of a table in memory. A number makes objects of its texts.
     """
     if isinstance(column.dtype, pd.CategoricalDtype) and column.dtype.ordered:
         return ORDERED

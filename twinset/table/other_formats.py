@@ -139,9 +139,6 @@ def load_dataset(name: str, split: str | None) -> Reader:
     """Return pieces and schema of a folder of `save_to_disk`, or of a data set of the hub.
 
     A hub name is `owner/name`. The cache of `datasets` keeps a copy.
-
-    Raises:
-        InputError: there is no such data set, or it has several splits and none is chosen.
     """
     if Path(name).is_dir():
         from datasets import DatasetDict, load_from_disk
@@ -152,11 +149,9 @@ def load_dataset(name: str, split: str | None) -> Reader:
             raise InputError(
                 f"{name}: not a folder saved by datasets.save_to_disk; name a file in it"
             ) from None
-        if not isinstance(loaded, DatasetDict):
-            loaded = {str(loaded.split) if loaded.split else "train": loaded}
-        splits = list(loaded)
-        chosen = splits[0] if split is None and len(splits) == 1 else split
-        found = loaded.get(chosen)
+        by_name = loaded if isinstance(loaded, DatasetDict) else {str(loaded.split): loaded}
+        splits = list(by_name)
+        found = by_name.get(splits[0] if split is None and len(splits) == 1 else split)
     else:
         missing = f"{name}: no such file or folder"
         if not _HUB_NAME.fullmatch(name):

@@ -19,7 +19,7 @@ import shutil
 import sys
 import zlib
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -131,21 +131,18 @@ def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, 
     if own is not None:
         with io.TextIOWrapper(open_bytes(path), encoding, "replace", "") as text:
             start = text.read(_BLOCK).replace("\0", "")
-        best, most, hint = own, -1.0, _HINT.match(start)
-        limit = csv.field_size_limit(MOST_CELL)
-        # that by which most rows are as wide as the header, the file's own where several are
-        for one in sorted(_DELIMITERS, key=lambda one: one != own):
-            try:
+        limit, hint = csv.field_size_limit(MOST_CELL), _HINT.match(start)
+        shares = {own: -1.0}  # of rows that are as wide as the header. Of equals the first is taken
+        for one in own + _DELIMITERS:
+            with suppress(csv.Error):
                 reader = csv.reader(io.StringIO(start, newline=""), delimiter=one)
                 widths = [len(row) for row in islice(reader, _ROWS) if row]
-            except csv.Error:
-                continue
-            if len(start) >= _BLOCK and 1 < len(widths) < _ROWS:  # the last row is cut off
-                widths.pop()
-            share = widths.count(widths[0]) / len(widths) if widths and widths[0] > 1 else 0.0
-            best, most = (one, share) if share > most else (best, most)
+                if len(start) >= _BLOCK and 1 < len(widths) < _ROWS:  # the last row is cut off
+                    widths.pop()
+                is_table = bool(widths) and widths[0] > 1
+                shares[one] = widths.count(widths[0]) / len(widths) if is_table else 0.0
         csv.field_size_limit(limit)
-        best = layout.delimiter or (hint[1] if hint else best)
+        best = layout.delimiter or (hint[1] if hint else max(shares, key=lambda one: shares[one]))
         found = replace(found, delimiter=best, skipped=1 if hint else 0)
         cells = f", separated by {'tabs' if best == chr(9) else best}"
     guessed = [] if layout.encoding else ["`encoding`"]
@@ -383,14 +380,10 @@ def read_frame(
         source: file with an ending in `FORMATS` or `READ_ONLY`, folder of `save_to_disk`, hub name,
             "-" (standard input, which holds CSV, JSONL or a JSON array), or a `datasets.Dataset`.
         split: which split of a folder or hub data set, or sheet of an Excel file.
-        folder: private to its owner: a large table's texts are kept on the disk there, in a file
-            without a name. None: in memory.
+        folder: private to its owner. Texts of a large table are kept on its disk. None: in memory.
         layout: encoding and delimiter, where they are not to be detected.
         written_as: an ending of `FORMATS` without its point. The file is read as `write_frame`
             writes it, and nothing about it is detected.
-
-    Raises:
-        InputError: the source is absent, unreadable, or not what its ending says.
     """
     is_path, name = isinstance(source, str | Path), "table"
     if is_path:
@@ -491,16 +484,10 @@ def write_frame(
 ) -> int:
     """Write a table whole or not at all, and return how many cells were guarded.
 
-    Args:
-        frame: the table. Its index is not written.
-        path: the file, replaced where it exists and compressed where it ends in `.gz`.
-        format: csv, tsv, jsonl or parquet. None takes it from the ending.
-        guard_formulas: in CSV and TSV, put an apostrophe before every text cell that a spreadsheet
-            would run as a formula (`FORMULA_STARTS`). Labels are cells too: a label "+" is guarded.
-            So are column names, which are not counted: `written_names` returns them.
-
-    Raises:
-        InputError: unknown ending, or the file system refuses (rights, space, missing folder).
+    The file is replaced where it exists, and compressed where it ends in `.gz`. `format` is csv,
+    tsv, jsonl or parquet. None takes it from the ending. `guard_formulas` puts an apostrophe before
+    every text cell of CSV and TSV that a spreadsheet would run (`FORMULA_STARTS`). Labels are cells
+    too. So are column names, which are not counted: `written_names` returns them.
     """
     path = Path(path)
     kind = format if format is not None else format_of(path)

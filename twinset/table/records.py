@@ -201,9 +201,6 @@ def choose_columns(
     """Return the text column and the label columns: as given, or guessed and noted.
 
     A JSONL key that some rows lack is never guessed: its name would leave the house with the twin.
-
-    Raises:
-        InputError: there is no such column, or nothing or several to guess.
     """
     check_named(frame, ([] if text is None else [text]) + attributes, source)
     if len(set(attributes)) < len(attributes):
@@ -293,15 +290,8 @@ def with_joined_text(
 ) -> tuple[pd.DataFrame, str | None, list[str]]:
     """Return a table with the text column that is asked for, its name, and notes for the owner.
 
-    Args:
-        frame: the table.
-        text: a column, or a template of columns between braces. None: to be guessed later.
-        keep: joined columns that are needed for themselves.
-        source: what to call the table in messages.
-        folder: private to its owner: texts of a large table are kept on the disk there.
-
-    Raises:
-        InputError: the template names no column of the table, or one that is not of plain values.
+    `text` is a column, or a template of columns between braces. None: to be guessed later. Joined
+    columns are left out, but for those in `keep`. `folder` is that of `records_from_frame`.
     """
     if text is None or text in frame.columns or "{" not in text:
         return frame, text, []
@@ -326,12 +316,14 @@ def with_joined_text(
                         "joined into a text; leave it out of `text`"
                     )
                 written[name] = ["" if cell is None else plain(plain_cell(cell)) for cell in filled]
-            rows = []
-            for row in zip(*written.values(), strict=True):
-                joined = fill(text, dict(zip(used, row, strict=True))).strip()
-                # an empty text where all its parts are blank: its literals say nothing
-                rows.append(joined if any(map(str.strip, row)) else "")
-            yield len(rows), {JOINED: rows}
+            rows = [
+                dict(zip(used, row, strict=True)) for row in zip(*written.values(), strict=True)
+            ]
+            # an empty text where all its parts are blank: its literals say nothing
+            joined = [
+                fill(text, r).strip() if any(map(str.strip, r.values())) else "" for r in rows
+            ]
+            yield len(joined), {JOINED: joined}
 
     name = JOINED if JOINED in used or JOINED not in frame.columns else f"joined_{JOINED}"
     column = collect_table(pieces(), folder=folder)[JOINED].set_axis(frame.index)
@@ -355,7 +347,10 @@ def records_from_frame(
     strict: bool = False,
     folder: Path | None = None,
 ) -> tuple[Records, list[str]]:
-    """Take texts and labels from a table, or refuse it.
+    """Take texts and labels from a table, or refuse it. Return notes for its owner, too.
+
+    The notes (guesses, columns and rows left out, duplicates) hold counts of private rows: they are
+    not for the sharing side.
 
     Args:
         frame: the private table.
@@ -363,18 +358,11 @@ def records_from_frame(
         attributes: its label columns. Empty guesses one.
         source: what to call the table in messages.
         drop_empty: leave out rows whose text or label is missing, blank or (text) not a string,
-            however many; else one row in `FEW`.
+            however many. Otherwise one row in `FEW` may be.
         owner: column that says whose a record is. The twin does not have it.
         rules: which label values are public. None: all, for rows of which nothing is published.
         strict: refuse such rows, and control characters in texts, which are removed else.
         folder: private to its owner: joined texts of a large table are kept on the disk there.
-
-    Returns:
-        The records, and notes for the table's owner (guesses, columns and rows left out,
-        duplicates). The notes hold counts of private rows: they are not for the sharing side.
-
-    Raises:
-        InputError: the table cannot be used; the message holds no cell.
     """
     check_table(frame, source)
     notes = list(facts_of(frame).notes)
@@ -408,18 +396,11 @@ def records_from_frame(
         raise InputError(f"{source}: no row has both a text and its labels; fill them in")
 
     owners = None if owner is None else _number_owners(frame, owner, names, rows, source)
-    columns = [
-        LabelColumn(
-            name,
-            show([name], frame),
-            places[name],
-            codes[name].of_rows(rows).as_whole_numbers(frame[name]),
-            rows,
-            owners,
-            facts_of(frame),
-        )
-        for name in attributes
-    ]
+    columns = []
+    for name in attributes:
+        of_rows = codes[name].of_rows(rows).as_whole_numbers(frame[name])
+        facts, shown = facts_of(frame), show([name], frame)
+        columns.append(LabelColumn(name, shown, places[name], of_rows, rows, owners, facts))
     columns, kept = settle_labels(columns, frame, rules, source, notes)
     rows, owners = rows[kept], None if owners is None else owners[kept]
 

@@ -81,10 +81,7 @@ def plain(value: Any) -> str:
 
 
 def read_line(line: str) -> list[str]:
-    """Return the values of a line between commas, as in CSV.
-
-    Raises:
-        ValueError: it is empty, or not one line.
+    """Return the values of a line between commas, as in CSV. One that is no line is a ValueError.
 
     >>> read_line('York, "Paris, Texas"')
     ['York', 'Paris, Texas']

@@ -114,22 +114,17 @@ def _parse(name: str, text: str) -> PromptFile:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number may have too many digits
         raise InputError(f"{name}: not valid TOML: {error}") from error
-    if unknown := sorted(data.keys() - _KEYS):
-        raise InputError(
-            f"{name}: unknown entry {unknown[0]!r}; a template has {', '.join(sorted(_KEYS))}"
-        )
-    if not isinstance(data.get("prompt"), str):
-        raise InputError(f'{name}: lacks its prompt; add prompt = "Write a {{column}} text:"')
-    wording = data.get("wording", {})
-    if not isinstance(wording, dict) or not all(
+    prompt, wording = data.get("prompt"), data.get("wording", {})
+    are_words = isinstance(wording, dict) and all(
         isinstance(words, dict) and all(isinstance(word, str) for word in words.values())
         for words in _scales(wording)
-    ):
+    )
+    if data.keys() - _KEYS or not isinstance(prompt, str) or not are_words:
         raise InputError(
-            f"{name}: wording must be a table of strings for each attribute, such as"
-            ' [wording.stars] and below it 1 = "very bad"'
+            f'{name}: write a template as prompt = "Write a {{stars}} text:", and its wording as '
+            f'[wording.stars] and below it 1 = "very bad"; it may have {", ".join(sorted(_KEYS))}'
         )
-    return PromptFile(name, data["prompt"], wording, data.get("example_values", {}))
+    return PromptFile(name, prompt, wording, data.get("example_values", {}))
 
 
 def _scales(wording: Mapping[str, Any]) -> list[Any]:
@@ -139,17 +134,11 @@ def _scales(wording: Mapping[str, Any]) -> list[Any]:
 
 
 def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Template:
-    """Return the template that `source` names, checked against the schema.
+    """Return the template that `source` names, or refuse it if it does not fit the schema.
 
-    Args:
-        source: a built-in's name, a path ending in .toml, or the prompt itself (it holds a brace);
-            `None` for the generic template. White space at a prompt's end is dropped, for its last
-            token must not be a lone space.
-        schema: the table's label columns and their values.
-
-    Raises:
-        InputError: no such template, a placeholder without a column, a label column without a
-            placeholder, words for a value that does not exist, or two combinations with one prompt.
+    `source` is a built-in's name, a path ending in .toml, or the prompt itself (it holds a brace).
+    `None` is the generic template. White space at a prompt's end is dropped, for its last token
+    must not be a lone space.
     """
     written = source if isinstance(source, PromptFile) else written_template(source)
     columns = [attribute.name for attribute in schema.attributes]
@@ -245,10 +234,9 @@ def fitting_prompts(schema: Schema) -> list[str]:
 
 
 def candidate_templates(schema: Schema) -> list[Template]:
-    """Return the templates that a run may choose from, the generic one first.
+    """Return the templates that a run may choose from, the generic one first. They are public.
 
-    It asks for every kind of text that it knows; others fit as `fitting_prompts` says. They follow
-    from the schema, and are as public as it is.
+    It asks for every kind of text that it knows. Others fit as `fitting_prompts` says.
     """
     generic, kinds = written_template(GENERIC), kinds_of_text()
     written = [replace(generic, pattern=generic.pattern.replace(kinds[0], k)) for k in kinds]
@@ -268,8 +256,7 @@ def wrong_combinations(
 ) -> list[Combination]:
     """Return `count` combinations other than the given one (all where they are no more).
 
-    Drawn uniformly without replacement: the set Wᵢ of the prompt-mismatch loss. Nothing but the
-    public combinations enters, so each step may draw again.
+    Drawn uniformly without replacement: the set Wᵢ of the prompt-mismatch loss.
     """
     others = [other for other in combinations if other != combination]
     if len(others) <= count:

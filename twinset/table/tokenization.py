@@ -108,13 +108,10 @@ class TokenisedRecords:
     ) -> Sequences:
         """Return the K = 1 + min(mismatched, wrong combinations) sequences of each record.
 
-        Args:
-            indices: which records, in this order; of one `padded_length`, where batch invariance
-                matters.
-            mismatched: wrong prompts per record.
-            seed: of the run, and the step. With the record's label it alone decides the wrong
-                prompts: drawn one after another instead, a record's would depend on who else is in
-                the batch, and one record more could change every other's gradient.
+        The seed (of the run, and the step) and the record's label alone decide its wrong prompts.
+        Drawn one after another, they would depend on who else is in the batch, and one record more
+        could change every other's gradient. All of one `padded_length`, where batch invariance
+        matters.
         """
         combinations = tuple(self.prompts)
         chosen: dict[Combination, list[Combination]] = {}  # by label, its wrong prompts
@@ -196,14 +193,9 @@ def tokenise(
 ) -> TokenisedRecords:
     """Turn records into tokens. Those that are in the folder already are not made again.
 
-    Args:
-        records: texts and labels.
-        template: renders the prompts.
-        tokenizer: of the base model. Its end-of-text token closes each text.
-        context: longest sequence the model reads, in tokens.
-        max_tokens: longest text kept, end of text included. A public constant.
-        folder: private to its owner, where tokens are kept. None: in memory. Tokens in it are of
-            the same records, template, tokenizer and options.
+    The end-of-text token closes each text. `context` is the longest sequence that the model reads,
+    `max_tokens` the longest text that is kept, end of text included: a public constant. The folder
+    is private to its owner. Tokens in it are of the same records, tokenizer and options.
     """
     prompts = prompt_tokens(template, records.schema.combinations, tokenizer)
     budget = text_budget(prompts, context, max_tokens)
