@@ -27,7 +27,7 @@ from twinset.models.base_model import BaseModel, context_length, load_base, spec
 from twinset.models.layers import frozen_dtype
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.progress import Progress, Silent
-from twinset.release.card import bullets, code, plain
+from twinset.release.card import code, plain
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.tokenization import prompt_tokens, text_budget, tokenise
@@ -338,10 +338,10 @@ def as_markdown(results: PolicyResults) -> str:
     parts = (
         [f"**{plain(results.facts['title'])}**"],
         markdown_table(["policy", "seeds", "ε", "δ", *(m.name for m in results.measures)], rows),
-        bullets(map(plain, _write_notes(results))),
+        [f"- {plain(note)}" for note in _write_notes(results)],
         ["Guarantees:"],
-        bullets(stated),
-        bullets([*made, *(f"command: {code(command)}" for command in results.commands)]),
+        [f"- {line}" for line in stated],
+        [f"- {line}" for line in made] + [f"- command: {code(c)}" for c in results.commands],
     )
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 

@@ -30,7 +30,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.theorems import FLAGGED_UNIT
 from twinset.progress import Silent
 from twinset.release.publish import beside
-from twinset.release.share import LEDGER, PRIVACY, check_file_format, check_format
+from twinset.release.share import LEDGER, PRIVACY, check_file_format
 from twinset.run.request import Source
 from twinset.run.run_folder import HELD_OUT as HELD_OUT_FILE
 from twinset.run.run_folder import SETTINGS, kept_rows
@@ -160,9 +160,9 @@ class Twin:
         file = next((f for f in (beside(path)[1], path.with_name(PRIVACY)) if f.is_file()), None)
         if file is None:
             return cls(frame)
+        check_file_format(file)
         try:
             described = json.loads(file.read_text("utf-8"))
-            check_format(file, described["format_version"])
             # A ledger says nothing of a file that was changed or put in the twin's place.
             if described["files"]["twin"]["sha256"] != sha256_file(path):
                 return cls(frame, sentence=f"unknown: {file.name} describes another file")

@@ -38,8 +38,7 @@ from twinset.policies import MechanismParams
 from twinset.privacy.accounting.accountant import calibrate_noise_multiplier
 from twinset.privacy.clipping import ClassifierClipping, LabelledRows
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
-from twinset.privacy.statement.ledger import Ledger, MechanismRun
-from twinset.privacy.statement.wording import caveats
+from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
 from twinset.table.tokenization import batches_of_one_length, padded
 from twinset.training.loop import PrivateOptimizer
@@ -225,17 +224,18 @@ def fit_privately(
         params = MechanismParams(sigma, recipe.max_grad_norm, rate, Randomness.from_os())
     policy = params.options.policy_class(params)
     if budget is not None:
-        run = MechanismRun(
+        ledger = Ledger.open(
+            params.randomness,
+            policy.name,
+            policy.form,
             delta=budget.delta,
             target_epsilon=budget.epsilon,
             records=rows,
             sample_rate=rate,
             max_grad_norm=params.max_grad_norm,
-            randomness=params.randomness,
-            policy=policy.name,
-            policy_form=policy.form,
+            public_inputs=PUBLIC_INPUTS,
+            caveats=policy.theorem.caveats,
         )
-        ledger = Ledger.open(run, PUBLIC_INPUTS, caveats(policy.name, policy.form))
     clipping = ClassifierClipping(model, params.max_grad_norm)
     adam = torch.optim.Adam(clipping.parameters, lr=recipe.learning_rate, fused=True)
     fall = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 1e-3, steps)

@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 from evaluation import demo as demos
 from evaluation.utility.classifiers import SentenceEncoder
 from tests.helpers.commands import run_twinset
-from tests.helpers.handover import open_ledger
 from twinset.config import SamplingConfig
 from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.statement.ledger import Ledger
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.records import Records
 from twinset.table.schema import Attribute, Schema
@@ -87,7 +87,7 @@ def records_of(texts, moods=("bad",)) -> Records:
 
 def twin_of(base, max_tokens=64) -> TwinModel:
     """A twin's model that was not trained."""
-    ledger = open_ledger(
+    ledger = Ledger.open(
         delta=1e-5,
         target_epsilon=None,
         records=60,

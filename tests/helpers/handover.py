@@ -11,7 +11,7 @@ from twinset.privacy.accounting.events import (
     SubsampledGaussian,
 )
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.statement.ledger import Ledger, MechanismRun
+from twinset.privacy.statement.ledger import Ledger
 from twinset.release.card import TwinDescription
 from twinset.release.share import SharePaths, write_share
 from twinset.sampling.twin_model import twin_frame
@@ -35,16 +35,10 @@ def ledger(events: tuple[Event, ...] = FULL_BATCH, **changes) -> Ledger:
         "randomness": Randomness.from_os(),
         "policy": "uniform",
     }
-    opened = open_ledger(**options | changes)
+    opened = Ledger.open(**options | changes)
     for event in events:
         opened.record(event)
     return opened
-
-
-def open_ledger(**options) -> Ledger:
-    """A ledger that has spent nothing, by the fields of its run and those that `open` takes."""
-    run = {name: options.pop(name) for name in MechanismRun.__annotations__ if name in options}
-    return Ledger.open(MechanismRun(**run), **options)
 
 
 def description(values=("fresh", "rotten"), name="sentiment", **changes) -> TwinDescription:

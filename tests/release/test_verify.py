@@ -151,7 +151,7 @@ FORGERIES = [
     (set_in("files", "more", {}), "'files' must have the fields"),
     (lambda d: d["files"].pop("page"), "'files' must have the fields"),
     (lambda d: d.update(format_version="2"), "no format_version that is a number"),
-    (set_in("ledger", "format_version", 1), "a ledger that has format_version 1"),
+    (set_in("ledger", "format_version", 1), "'format_version' must be 2"),
     (lambda d: d.update(note="x"), "the file must have the fields"),
 ]
 

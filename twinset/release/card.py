@@ -79,11 +79,6 @@ def code(value: object) -> str:
     return f"{fence}{pad}{line}{pad}{fence}"
 
 
-def bullets(items: Iterable[str]) -> list[str]:
-    """Return the lines of a list whose items are already Markdown."""
-    return [f"- {item}" for item in items]
-
-
 # -- templates ----------------------------------------------------------------------------------
 
 
@@ -131,7 +126,6 @@ def describe_event(event: Event) -> str:
 
 # -- the header of a twin's card ----------------------------------------------------------------
 
-_SIZES = (("n<1K", 10**3), ("1K<n<10K", 10**4), ("10K<n<100K", 10**5), ("100K<n<1M", 10**6))
 # How pandas reads each format. In CSV and TSV "NA" and "null" are texts.
 _READERS: dict[str, tuple[str, dict[str, Any]]] = {
     "csv": ("read_csv", {"keep_default_na": False}),
@@ -156,39 +150,6 @@ def stated_numbers(ledger: Mapping[str, Any], claim: Guarantee, rows: int) -> di
         "rows": rows,
         "ledger_sha256": ledger_digest(ledger),
     }
-
-
-def render_header(
-    title: str, licence: str, format: str, labelled: bool, numbers: Mapping[str, Any]
-) -> str:
-    """Return the header with its lines of dashes.
-
-    Args:
-        title: shown by a hub.
-        licence: a hub's identifier for it.
-        format: the twin's, an ending of `FORMATS` without its dot.
-        labelled: whether the twin has label columns.
-        numbers: of `stated_numbers`.
-    """
-    import yaml
-
-    private = numbers["epsilon"] is not None and numbers["unit"] != FLAGGED_UNIT
-    reader, options = _READERS[format.split(".")[0]]  # "csv.gz" is read as "csv" is
-    config = {"config_name": "default", "data_files": f"twin.{format}"}
-    header = {
-        "pretty_name": one_line(title),
-        "license": one_line(licence),
-        "tags": ["synthetic", *(["differential-privacy"] if private else [])],
-        **({"task_categories": ["text-classification"]} if labelled else {}),
-        "size_categories": [
-            next((name for name, limit in _SIZES if numbers["rows"] < limit), "n>1M")
-        ],
-        # `datasets` takes the options of pandas for CSV, and needs none for the others
-        "configs": [config | (options if reader == "read_csv" else {})],
-        "privacy": dict(numbers),
-    }
-    text = yaml.safe_dump(header, allow_unicode=True, sort_keys=False, width=float("inf"))
-    return f"---\n{text}---\n"
 
 
 MOST_HEADER = 20_000  # characters. Ours have 700.
@@ -276,8 +237,7 @@ def stated_lines(claim: Guarantee, rows: int) -> list[str]:
         f"| Unit | {plain(claim.unit)} ({plain(claim.neighbouring)}) |",
         f"| Rows | {rows} |",
         plain(claim.sentence),
-        *bullets(map(plain, claim.covers)),
-        *bullets(map(plain, claim.excludes)),
+        *(f"- {plain(line)}" for line in (*claim.covers, *claim.excludes)),
     ]
 
 
@@ -301,9 +261,24 @@ def render_card(
         guarded: number of cells guarded against spreadsheet formulas. None if no guard was set.
         names: of the columns in the file, which may be guarded too. Empty: those of the schema.
     """
+    import yaml
+
     claim, schema, sampling = guarantee(ledger), description.schema, description.sampling
-    kind = format.split(".")[0]
+    kind = format.split(".")[0]  # "csv.gz" is read as "csv" is
     reader, options = _READERS[kind]
+
+    # The header is for hubs. `verify` finds these numbers in it, and `stated_lines` in the text.
+    config = {"config_name": "default", "data_files": f"twin.{format}"}
+    header = {
+        "pretty_name": one_line(description.title),
+        "license": one_line(description.licence),
+        "tags": ["synthetic", *(["differential-privacy"] if claim.is_of_whole_records else [])],
+        **({"task_categories": ["text-classification"]} if schema.attributes else {}),
+        # `datasets` takes the options of pandas for CSV, and needs none for the others
+        "configs": [config | (options if reader == "read_csv" else {})],
+        "privacy": stated_numbers(ledger.to_dict(), claim, rows),
+    }
+    lines = yaml.safe_dump(header, allow_unicode=True, sort_keys=False, width=float("inf"))
     arguments = [f'"twin.{format}"', *(f"{name}={value!r}" for name, value in options.items())]
 
     settings = {
@@ -359,15 +334,12 @@ def render_card(
                 f"In the file, for the same reason, {code(name)} is called {code(written)}"
             )
 
-    # `verify` finds these numbers in the header, and `stated_lines` in the text.
-    numbers = stated_numbers(ledger.to_dict(), claim, rows)
-    labelled = bool(schema.attributes)
     text: str = template("card.md.jinja").render(
         description=description,
         ledger=ledger,
         claim=claim,
         schema=schema,
-        header=render_header(description.title, description.licence, format, labelled, numbers),
+        header=f"---\n{lines}---\n",
         written=WRITTEN.format,
         stated=stated_lines(claim, rows),
         belief=belief_sentence(claim),

@@ -28,23 +28,18 @@ def beside(output: Path) -> tuple[Path, Path]:
     )
 
 
-def check_output(output: Path, overwrite: bool = False) -> None:
+def check_output(output: Path, overwrite: bool = False, is_same: bool = False) -> None:
     """Refuse an output file that `publish` could not write. Call it before any training.
+
+    Args:
+        output: the twin's name.
+        overwrite: whether a twin may be replaced.
+        is_same: whether the files that stand there are the ones to be written.
 
     Raises:
         InputError: its folder is missing, not writable or part of a run, or one of the three files
             exists. With `overwrite`: what exists is not a twin.
     """
-    _check_place(output, overwrite)
-    # An existing file may be anything, the private table too.
-    if output.exists() and not beside(output)[1].is_file():
-        raise InputError(
-            f"`output={output}`: exists, and no ledger beside it says that it is a twin; name "
-            "another file"
-        )
-
-
-def _check_place(output: Path, overwrite: bool) -> None:
     folder = output.parent
     if any((folder / name).exists() for name in (PRIVACY, LEDGER)):
         raise InputError(f"`output={output}`: {folder} is a run's own; name another folder")
@@ -55,8 +50,11 @@ def _check_place(output: Path, overwrite: bool) -> None:
     for path in (output, *beside(output)):
         if path.is_dir():
             raise InputError(f"`output={path}`: is a folder; name a file")
-        if path.exists() and not overwrite:
+        if path.exists() and not (overwrite or is_same):
             raise InputError(f"{path}: exists; `overwrite` to replace it, or another `output`")
+    # An existing file may be anything, the private table too.
+    if output.exists() and not is_same and not beside(output)[1].is_file():
+        raise InputError(f"`output={output}`: exists and has no ledger; name another file")
 
 
 def publish(share: Path, output: Path, overwrite: bool = False) -> None:
@@ -76,7 +74,7 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
     pairs = [(twin, output), (share / CARD, card), (share / PRIVACY, privacy)]
     there = [pair for pair in pairs if pair[1].is_file()]
     is_same = all(sha256_file(source) == sha256_file(target) for source, target in there)
-    _check_place(output, overwrite or is_same)
+    check_output(output, overwrite, is_same)
     with (
         writing(output),
         tempfile.TemporaryDirectory(prefix=f".{output.name}.partial-", dir=output.parent) as name,

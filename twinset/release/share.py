@@ -24,7 +24,7 @@ from twinset.files.atomic import open_as_folder, sha256_file, write_text
 from twinset.files.limits import read_text
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
-from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger, format_fault
+from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger
 from twinset.release.card import CARD, TwinDescription, render_card, template
 from twinset.table.read import FORMATS, write_frame, written_names
 from twinset.table.schema import Schema
@@ -165,27 +165,18 @@ def render_share_page(
     return text
 
 
-# -- formats of files ------------------------------------------------------------------------------
-
-
-def check_format(path: Path, stated: object) -> None:
-    """Refuse a file that says it has another format than this twinset's.
-
-    Raises:
-        InputError: it does. The line names both formats and the remedy.
-    """
-    if wrong := format_fault(stated):
-        raise InputError(f"{path}: {wrong}")
-
-
 def check_file_format(path: Path) -> None:
     """Refuse a ledger or `privacy.json` of another format. Its reader finds any other fault.
 
     Raises:
-        InputError: see `check_format`.
+        InputError: it is. The line names both formats and the remedy.
     """
     try:
         stated = json.loads(read_text(path))["format_version"]
     except DAMAGED:
         return
-    check_format(path, stated)
+    if isinstance(stated, int) and not isinstance(stated, bool) and stated != FORMAT_VERSION:
+        older = "use the older twinset that wrote it, or make the run anew"
+        remedy = older if stated < FORMAT_VERSION else "upgrade twinset"
+        said = f"has format_version {stated}, and this twinset reads {FORMAT_VERSION}"
+        raise InputError(f"{path}: {said}; {remedy}")

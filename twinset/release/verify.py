@@ -22,7 +22,14 @@ from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.card import CARD, one_line, read_header, stated_lines, stated_numbers
 from twinset.release.publish import beside
-from twinset.release.share import LEDGER, PAGE, PRIVACY, check_format, claim_to_dict, statement_text
+from twinset.release.share import (
+    LEDGER,
+    PAGE,
+    PRIVACY,
+    check_file_format,
+    claim_to_dict,
+    statement_text,
+)
 from twinset.table.read import FORMATS, read_frame
 
 TOLERANCE = 1e-4  # relative. ε differs so much between releases of numpy and scipy.
@@ -164,8 +171,7 @@ def _read_statement(path: Path) -> dict[str, Any]:
         as_written = statement_text(data)
     except (ValueError, RecursionError):
         raise VerificationError(f"{path}: is not valid JSON, so it was altered") from None
-    if isinstance(data, dict):
-        check_format(path, data.get("format_version"))
+    check_file_format(path)
     _expect(text == as_written, path, "is not laid out as it was written, so it was altered")
     _expect_fields(data, {"format_version", "guarantee", "ledger", "files"}, path, "the file")
     _expect(type(data["format_version"]) is int, path, "has no format_version that is a number")
@@ -173,10 +179,10 @@ def _read_statement(path: Path) -> dict[str, Any]:
     most = len(events) if isinstance(events, list) else 0
     _expect(most <= MOST_EVENTS, path, f"has more than {MOST_EVENTS} events, too many to compose")
     _expect_fields(data["files"], {"twin", "card", "page"}, path, "'files'")
-    for role in ("card", "page"):
-        _expect_fields(data["files"][role], {"sha256"}, path, f"'{role}'")
+    of_twin = {"format", "sha256", "rows", "columns"}
+    for role, names in {"card": {"sha256"}, "page": {"sha256"}, "twin": of_twin}.items():
+        _expect_fields(data["files"][role], names, path, f"'{role}'")
     twin = data["files"]["twin"]
-    _expect_fields(twin, {"format", "sha256", "rows", "columns"}, path, "'twin'")
     _expect(f".{twin['format']}" in FORMATS, path, "names an unknown format of the twin")
     _expect(isinstance(twin["columns"], list), path, "does not list the twin's columns")
     return data
@@ -237,10 +243,10 @@ def _check_card(
     for name, number in numbers.items():
         _expect(stated[name] == number, path, f"its {name} is not that of {PRIVACY}")
     match header.get("configs"):
-        case [{"data_files": file}]:  # the one file that `datasets` reads
-            _expect(file == f"twin.{twin['format']}", path, "its header names another file")
+        case [{"data_files": str(file)}] if file == f"twin.{twin['format']}":
+            pass  # the one file that `datasets` reads
         case _:
-            _expect(False, path, "its header names another file")
+            raise VerificationError(f"{path}: its header names another file")
     lines = set(card.splitlines())
     for line in stated_lines(claim, twin["rows"]):
         _expect(line in lines, path, f"lacks the line {line[:60]!r}…, which the ledger calls for")

@@ -32,8 +32,7 @@ from twinset.privacy.mechanism.counts import (
 )
 from twinset.privacy.mechanism.randomness import poisson_batches
 from twinset.privacy.mechanism.vector_sum import Regressions, fit_regressions
-from twinset.privacy.statement.ledger import Ledger, MechanismRun
-from twinset.privacy.statement.wording import caveats
+from twinset.privacy.statement.ledger import Ledger
 from twinset.run.request import Run
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import TextLengths
@@ -70,18 +69,6 @@ def open_ledger(run: Run) -> Ledger:
     """
     plan, config, by_owner = run.plan, run.config, run.records.owners is not None
     policy = config.policy.policy_class
-    mechanism = MechanismRun(
-        delta=plan.target_delta,
-        target_epsilon=plan.target_epsilon,
-        records=plan.records,
-        sample_rate=plan.sample_rate,
-        max_grad_norm=config.privacy.max_grad_norm,
-        randomness=run.randomness,
-        policy=policy.name,
-        policy_form=policy.form,
-        by_owner=by_owner,
-        group_size=config.privacy.group_size,
-    )
     templates = run.candidates or (run.template,)
     prompt = f"{templates[0].pattern!r} with its wording"
     public = [
@@ -108,7 +95,21 @@ def open_ledger(run: Run) -> Ledger:
             "the machine on made-up tokens"
         )
     public += policy.public_inputs(config.policy)
-    return Ledger.open(mechanism, tuple(public), caveats(policy.name, policy.form), run.scale)
+    return Ledger.open(
+        run.randomness,
+        policy.name,
+        policy.form,
+        by_owner,
+        delta=plan.target_delta,
+        target_epsilon=plan.target_epsilon,
+        records=plan.records,
+        sample_rate=plan.sample_rate,
+        max_grad_norm=config.privacy.max_grad_norm,
+        public_inputs=tuple(public),
+        caveats=policy.theorem.caveats,
+        weight_scale=run.scale,
+        group_size=config.privacy.group_size,
+    )
 
 
 def counted_units(run: Run, what: str) -> Iterator[list[int]]:

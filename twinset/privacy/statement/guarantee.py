@@ -102,15 +102,13 @@ def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
         *(reason for holds, reason in _assumptions(ledger, theorem, spent) if not holds),
     ]
     if reasons:
-        return Guarantee(
-            epsilon=None,
-            delta=None,
-            unit=ledger.unit,
-            neighbouring=ledger.neighbouring,
-            sentence=wording.none(reasons, ledger, released),
-            covers=(),
-            excludes=ledger.caveats,
+        sentence = (
+            f"No privacy guarantee: none, because {'; and because '.join(reasons)}. "
+            f"Treat {released.everything} as private."
+            + "".join(f" Mind: {caveat}." for caveat in ledger.caveats)
         )
+        unit, neighbouring = ledger.unit, ledger.neighbouring
+        return Guarantee(None, None, unit, neighbouring, sentence, (), ledger.caveats)
     of_group = None  # ε of `group_size` records together, at the ledger's δ
     if ledger.group_size is not None:
         of_group = group_epsilon(events, ledger.delta, ledger.group_size)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -37,43 +37,27 @@ FORMAT_VERSION = 2  # of ledgers, and so of run folders, model folders and share
 MOST = 2**63 - 1  # of whole numbers: arithmetic with floats fails on a JSON number that is larger
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= MOST
 
 
 def _texts(value: Any) -> bool:
-    """Whether it is a tuple of texts, none of them blank."""
     return isinstance(value, tuple) and all(isinstance(t, str) and t.strip() for t in value)
-
-
-def format_fault(stated: object) -> str | None:
-    """Return why a file of this format cannot be read here, or None if it can.
-
-    A value that is no whole number is left to the reader that expects one.
-    """
-    if not isinstance(stated, int) or not _whole(stated) or stated == FORMAT_VERSION:
-        return None
-    older = "use the older twinset that wrote it, or make the run anew"
-    remedy = older if stated < FORMAT_VERSION else "upgrade twinset"
-    return f"has format_version {stated}, and this twinset reads {FORMAT_VERSION}; {remedy}"
 
 
 CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "delta": ("a number between 0 and 1", lambda v: is_number(v) and 0 < v < 1),
-    "target_epsilon": (
-        "a finite number above 0, or null",
-        lambda v: v is None or (is_number(v) and v > 0),
-    ),
-    "records": ("a whole number of at least 1", lambda v: _whole(v) and v >= 1),
+    "target_epsilon": ("above 0, or null", lambda v: v is None or (is_number(v) and v > 0)),
+    "records": ("a whole number of at least 1", lambda v: _whole(v, 1)),
     "sample_rate": ("above 0 and at most 1", lambda v: is_number(v) and 0 < v <= 1),
     "max_grad_norm": ("a finite number above 0", lambda v: is_number(v) and v > 0),
-    "format_version": (str(FORMAT_VERSION), lambda v: _whole(v) and v == FORMAT_VERSION),
+    "format_version": (str(FORMAT_VERSION), lambda v: _whole(v, 0) and v == FORMAT_VERSION),
     "events": ("a list of events", lambda v: isinstance(v, list)),
     "library_versions": (
         "an object of texts",
         lambda v: isinstance(v, tuple) and all(_texts(pair) and len(pair) == 2 for pair in v),
     ),
-    "group_size": ("a whole number of at least 2", lambda v: v is None or (_whole(v) and v >= 2)),
+    "group_size": ("a whole number of at least 2", lambda v: v is None or _whole(v, 2)),
     "weight_scale": ("an object, or null", lambda v: v is None or isinstance(v, WeightScale)),
     **dict.fromkeys(
         ("randomness_is_private", "records_public"),
@@ -98,45 +82,22 @@ PUBLIC_INPUTS = (
 _LIBRARIES = ("twinset", "torch", "opacus", "transformers", "numpy")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MechanismRun:
-    """What a mechanism is to do with the records, chosen before any of them is read.
-
-    Args:
-        delta: δ.
-        target_epsilon: ε that was asked for, or None where privacy was switched off.
-        records: N, the number of units: of owners, where `by_owner`.
-        sample_rate: q, the probability with which each unit enters a step.
-        max_grad_norm: C, the norm to which one unit's whole gradient is clipped.
-        randomness: of Poisson draws and noise.
-        policy: name of the noise policy.
-        policy_form: "sound" or "published".
-        by_owner: whether all records of an owner are one unit.
-        group_size: m; None: nothing is stated of several units together.
-    """
-
-    delta: float
-    target_epsilon: float | None
-    records: int
-    sample_rate: float
-    max_grad_norm: float
-    randomness: Randomness
-    policy: str
-    policy_form: str = "sound"
-    by_owner: bool = False
-    group_size: int | None = None
-
-
 @dataclass(frozen=True)
 class Ledger:
     """Everything a reader needs to recompute the guarantee, and no private record.
 
-    All of it is fixed once opened, except `events`, to which `record` appends. Fields that a
-    `MechanismRun` has, too, are explained there.
+    All of it is fixed once opened, except `events`, to which `record` appends.
 
     Args:
+        delta: δ.
+        target_epsilon: ε that was asked for, or None where privacy was switched off.
+        records: N, the number of units: of owners, where these are protected.
+        sample_rate: q, the probability with which each unit enters a step.
+        max_grad_norm: C, the norm to which one unit's whole gradient is clipped.
         randomness: source of Poisson draws and noise.
         randomness_is_private: whether a guarantee may rest on it.
+        policy: name of the noise policy.
+        policy_form: "sound" or "published".
         events: what was spent; append with `record`.
         public_inputs: what is taken as public.
         caveats: further sentences the reader must see.
@@ -188,22 +149,23 @@ class Ledger:
     @classmethod
     def open(
         cls,
-        run: MechanismRun,
-        public_inputs: tuple[str, ...] = PUBLIC_INPUTS,
-        caveats: tuple[str, ...] = (),
-        weight_scale: WeightScale | None = None,
+        randomness: Randomness,
+        policy: str,
+        policy_form: str = "sound",
+        by_owner: bool = False,
+        **facts: Any,
     ) -> Ledger:
         """Open the ledger of a run that has spent nothing yet; notes the library versions.
 
         Args:
-            run: what it does with the records.
-            public_inputs: see `Ledger`.
-            caveats: see `Ledger`.
-            weight_scale: see `Ledger`.
+            randomness: of Poisson draws and noise.
+            policy: name of the noise policy.
+            policy_form: "sound" or "published".
+            by_owner: whether all records of an owner are one unit.
+            facts: other fields, chosen before any record is read.
         """
-        theorem = THEOREMS.get((run.policy, run.policy_form), UNIFORM)
-        protected = OWNER if run.by_owner else RECORD
-        if FLAGGED in theorem.protects:
+        protected = OWNER if by_owner else RECORD
+        if FLAGGED in THEOREMS.get((policy, policy_form), UNIFORM).protects:
             protected = FLAGGED
         versions = []
         for name in _LIBRARIES:
@@ -212,23 +174,13 @@ class Ledger:
             except metadata.PackageNotFoundError:  # it is imported from a folder
                 versions.append((name, "not installed as a package"))
         return cls(
-            delta=run.delta,
-            target_epsilon=run.target_epsilon,
-            records=run.records,
-            sample_rate=run.sample_rate,
-            max_grad_norm=run.max_grad_norm,
-            randomness=run.randomness.description,
-            randomness_is_private=run.randomness.is_private,
-            policy=run.policy,
-            policy_form=run.policy_form,
-            public_inputs=public_inputs,
-            caveats=caveats,
+            randomness=randomness.description,
+            randomness_is_private=randomness.is_private,
+            policy=policy,
+            policy_form=policy_form,
             library_versions=(*versions, ("python", platform.python_version())),
-            unit=protected.unit,
-            neighbouring=protected.neighbouring,
-            clipping=protected.clipping,
-            weight_scale=weight_scale,
-            group_size=run.group_size,
+            **asdict(protected),
+            **facts,
         )
 
     def record(self, event: Event) -> None:
@@ -264,33 +216,27 @@ class Ledger:
         """Rebuild a ledger from `to_dict`'s output. Nothing is guessed or ignored.
 
         Raises:
-            ValueError: it is of another format, or a field is missing, unknown, of the wrong type
-                or out of range.
+            ValueError: a field is missing, unknown, of the wrong type or out of range.
         """
         if not isinstance(data, dict):
             raise ValueError("a ledger must be a JSON object")
-        if fault := format_fault(data.get("format_version")):
-            raise ValueError(f"a ledger that {fault}")
         known = {f.name for f in fields(cls)}
         if data.get("group_size") is None:
             known -= {"group_size"}
         if wrong := sorted(known ^ set(data)):
             raise ValueError(f"ledger: missing or unknown field: {', '.join(map(str, wrong))}")
-        for name in ("events", "public_inputs", "caveats"):
-            if not isinstance(data[name], list):
-                raise ValueError(f"ledger field '{name}' must be a list")
-        if not isinstance(data["library_versions"], dict):
-            raise ValueError("ledger field 'library_versions' must be an object")
-        read: dict[str, Callable[[Any], Any]] = {
-            "events": lambda events: [event_from_dict(event) for event in events],
-            "public_inputs": tuple,
-            "caveats": tuple,
-            "library_versions": lambda versions: tuple(versions.items()),
-            "weight_scale": lambda scale: scale and WeightScale.from_dict(scale),
+        read: dict[str, tuple[type, Callable[[Any], Any]]] = {
+            "events": (list, lambda events: [event_from_dict(event) for event in events]),
+            "public_inputs": (list, tuple),
+            "caveats": (list, tuple),
+            "library_versions": (dict, lambda versions: tuple(versions.items())),
+            "weight_scale": (object, lambda scale: scale and WeightScale.from_dict(scale)),
         }
         values = dict(data)
-        for name, reader in read.items():
+        for name, (kind, reader) in read.items():
             try:
+                if not isinstance(data[name], kind):
+                    raise ValueError(f"must be {CHECKS[name][0]}")
                 values[name] = reader(data[name])
             except ValueError as error:
                 raise ValueError(f"ledger field '{name}': {error}") from None

@@ -1,4 +1,4 @@
-"""The words of a guarantee, and the caveats of a policy. `guarantee` decides what holds.
+"""The words of a guarantee. `guarantee` decides what holds.
 
 They round up wherever they state a number: no stated ε is below the computed one.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from twinset.privacy.accounting.accountant import says_something, up_decimals, up_digits
 from twinset.privacy.statement.ledger import Ledger
-from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT, THEOREMS, UNIT
+from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT, UNIT
 
 SPENT = "the ε that was spent on this table for it stays spent"  # where a run is deleted
 
@@ -102,17 +102,6 @@ _PARAGRAPHS = re.compile(
 LARGEST_DELTA_SHARE = 0.01  # of 1/N: from there on a caveat names δ
 
 
-def caveats(policy: str, form: str) -> tuple[str, ...]:
-    """Return what must be said of a policy before, during and after its use.
-
-    Args:
-        policy: name of a noise policy.
-        form: "sound" or "published".
-    """
-    theorem = THEOREMS.get((policy, form))
-    return theorem.caveats if theorem else ()
-
-
 def paragraphs(sentence: str) -> list[str]:
     """Cut a guarantee into paragraphs that can be taken in; joined by blanks they are all of it.
 
@@ -134,21 +123,6 @@ def delta_caveats(delta: float, records: int) -> tuple[str, ...]:
         f"delta = {up_digits(delta)} is not below {LARGEST_DELTA_SHARE:g}/N for N = {records} "
         f"records: it alone would permit publishing {up_digits(delta * records)} records word for "
         "word in the mean; a far smaller delta is better",
-    )
-
-
-def none(reasons: list[str], ledger: Ledger, released: Released) -> str:
-    """Say that nothing is guaranteed, and why.
-
-    Args:
-        reasons: each a clause that follows "because", worst first.
-        ledger: its caveats are said too.
-        released: all of it is then to be treated as private.
-    """
-    return (
-        f"No privacy guarantee: none, because {'; and because '.join(reasons)}. "
-        f"Treat {released.everything} as private."
-        + "".join(f" Mind: {caveat}." for caveat in ledger.caveats)
     )
 
 
