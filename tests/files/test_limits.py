@@ -44,7 +44,7 @@ INFLATES = "inflates to more than 100 times its size"
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
-        ("many.jsonl", MANY, "more than 2000 columns; keep the text"),
+        ("many.jsonl", MANY, "more than 2000 columns; keep"),
         ("sparse.jsonl", SPARSE, "columns are missing in most rows; keep"),
         ("open.csv", OPEN, "more than 10000000 characters; look for a quoted cell"),
         ("t.jsonl.gz", '{"review": "x"}\n' * 100_000, INFLATES),
@@ -103,7 +103,7 @@ def test_a_large_file_that_a_person_would_have_written(tmp_path):
     path = tmp_path / "t.toml"
     for read in (lambda: merge({}, path), lambda: load_template(path, PLAIN)):
         path.write_text("# x\n" * 300_000)
-        refused(read, "is larger than 1 MB, the most that is read of such a file; check")
+        refused(read, "is larger than 1 MB")
         path.write_text(f"seed = {'9' * 5000}\n")  # more digits than Python turns into a number
         refused(read, "TOML")
 

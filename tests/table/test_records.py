@@ -49,8 +49,8 @@ def test_records_and_schema() -> None:
     ("text", "attributes", "part"),
     [
         ("reveiw", ["mood"], "no column 'reveiw'; it has columns 'id', 'mood'"),
-        ("review", ["mood", "mood"], "given twice"),
-        ("mood", ["mood"], "both `text` and `attributes`"),
+        ("review", ["mood", "mood"], "name a column twice"),
+        ("mood", ["mood"], "name a column twice"),
         ("id", ["mood"], "column 'id' holds no text"),
     ],
 )
@@ -82,7 +82,7 @@ def test_a_key_that_some_rows_lack_is_data(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     frame = read_frame(path)
     said = refusal(records_from_frame, frame, "review", [], drop_empty=True)
-    assert "'mood' may be" in said and "not every row has this key" in said
+    assert "column 'mood' is not in every row, but may be a column of labels" in said
     assert "'mood' is missing" in refusal(records_from_frame, frame, "review", ["mood"])
     records, notes = records_from_frame(frame, "review", ["mood"], drop_empty=True)
     assert records.schema.columns == ("review", "mood") and len(records) == 7

@@ -191,8 +191,7 @@ def only_process(folder: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"the cache folder {root} cannot be used ({reason}); "
-            "free some space or set TWINSET_CACHE to another folder"
+            f"the cache {root} cannot be used ({reason}); free some space or set TWINSET_CACHE"
         ) from error
 
 

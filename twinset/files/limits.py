@@ -30,10 +30,7 @@ def read_text(path: Path, most: int = LARGE) -> str:
     with path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
-        raise InputError(
-            f"{path}: is larger than {most // 1_000_000} MB, the most that is read of such a file; "
-            "check that it is the right one"
-        )
+        raise InputError(f"{path}: is larger than {most // 1_000_000} MB; is it the right file?")
     return data.decode("utf-8")
 
 
@@ -43,26 +40,18 @@ def check_names(names: Iterable[Any], source: str | Path) -> None:
     if len(set(names)) < len(names):
         raise InputError(f"{source}: two columns have the same name; rename one in the header")
     if len(names) > MOST_COLUMNS:
-        raise InputError(
-            f"{source}: has more than {MOST_COLUMNS} columns; keep the text, the labels and what "
-            "you need"
-        )
+        raise InputError(f"{source}: has more than {MOST_COLUMNS} columns; keep what you need")
     for place, name in enumerate(names, start=1):
         if isinstance(name, str) and len(name) > MOST_NAME:
-            raise InputError(
-                f"{source}: the name of column {place} has more than {MOST_NAME} characters; is "
-                "the header row missing?"
-            )
+            long = f"{source}: the name of column {place} has more than {MOST_NAME} characters"
+            raise InputError(f"{long}; is the header row missing?")
 
 
 def check_inflated(inflated: int, path: Path, rows: int = 0) -> None:
     """Refuse a file that stands for this many bytes or rows, if that is beyond all reason."""
     size = path.stat().st_size
     if inflated > max(INFLATED, RATIO * size):
-        raise InputError(
-            f"{path}: inflates to more than {RATIO} times its size; decompress it yourself if you "
-            "trust it"
-        )
+        raise InputError(f"{path}: inflates to more than {RATIO} times its size; decompress it")
     if rows > max(MOST_REPEATED, size):  # runs of one value take hardly any bytes
         raise InputError(f"{path}: has {rows} rows in {size} bytes; write it again")
 

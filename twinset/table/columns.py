@@ -238,6 +238,8 @@ def plain_cell(cell: Any) -> Any:
 
     >>> plain_cell(Decimal("4.50")), plain_cell(pd.Timestamp("2024-02-29"))
     (4.5, '2024-02-29')
+    >>> {plain_cell(pd.Timedelta("20h")), plain_cell(datetime.timedelta(hours=20))}
+    {'20:00:00'}
     """
     if isinstance(cell, Decimal):
         return int(cell) if cell == cell.to_integral_value() else float(cell)
@@ -284,9 +286,8 @@ def typed(column: pd.Series) -> pd.Series:
     values: list[Any] = list(map(read, texts))
     has_gap, kinds = bool((numbers < 0).any()), set(map(type, values))
     largest = 2**63 - 1 if kinds == {int} and not has_gap else _LARGEST
-    if not values or (bool in kinds and len(kinds) > 1):
-        return column
-    if any(type(value) is int and abs(value) > largest for value in values):
+    is_large = any(type(value) is int and abs(value) > largest for value in values)
+    if not values or is_large or (bool in kinds and len(kinds) > 1):
         return column
     # a gap makes floats of numbers, and objects of booleans
     known = pd.Series([*values, np.nan] if has_gap else values).to_numpy()
@@ -331,14 +332,12 @@ class LabelCodes:
         [[1], ['01']]
         """
         texts = [value.strip() for value in self.values if isinstance(value, str)]
-        if not texts or len(texts) < len(self.values):
+        known: list[Any] = [_TRUTH.get(text.capitalize()) for text in texts]
+        if None in known:
+            known = [parse_number(text) if _NUMBER.fullmatch(text) else None for text in texts]
+        if not texts or len(texts) < len(self.values) or None in known:
             return self
-        if {text.lower() for text in texts} <= {"true", "false"}:
-            return LabelCodes(self.numbers, [t.lower() == "true" for t in texts]).as_whole_numbers()
-        found = [parse_number(text) if _NUMBER.fullmatch(text) else None for text in texts]
-        known: list[LabelValue] = [value for value in found if value is not None]
-        is_complete = len(known) == len(texts)
-        return LabelCodes(self.numbers, known).as_whole_numbers() if is_complete else self
+        return LabelCodes(self.numbers, known).as_whole_numbers()
 
     def as_whole_numbers(self, column: pd.Series | None = None) -> LabelCodes:
         """Return ints where all values are whole numbers, no two of them equal.

@@ -236,13 +236,11 @@ def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> L
     # which words are meant follows from the table: where they left rows out, so would a record
     drops = rules.drop and declared_by != "prompt"
     if out.any() and (not drops or out.all()):
-        remedy = f"or declare with `labels` what is public and leave others out with {_DROP}"
-        if declared_by != "prompt":
-            offer = "" if rules.merge or declared_by == "bins" else _MERGE
-            remedy = f"declare what is public, {offer}or leave these rows out with {_DROP}"
+        offer = _MERGE if declared_by == "labels" and not rules.merge else ""
         raise InputError(
             f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
-            f"{len(out)} rows ({column.name_rows(out)}); correct these cells, {remedy}"
+            f"{len(out)} rows ({column.name_rows(out)}); correct these cells, {offer}or declare "
+            f"with `labels` what is public and leave other rows out with {_DROP}"
         )
     if out.any():
         notes.append(

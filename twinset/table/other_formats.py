@@ -22,12 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twinset.errors import InputError
-from twinset.files.limits import (
-    MOST_REPEATED,
-    MOST_SHEET_ROWS,
-    check_inflated,
-    check_names,
-)
+from twinset.files.limits import MOST_REPEATED, MOST_SHEET_ROWS, check_inflated, check_names
 from twinset.table import columns
 from twinset.table.columns import Piece, RowNumbers
 

@@ -477,10 +477,7 @@ def _spooled(folder: Path | None) -> Iterator[tuple[Path, str]]:
 
 
 def write_frame(
-    frame: pd.DataFrame,
-    path: str | Path,
-    format: str | None = None,
-    guard_formulas: bool = True,
+    frame: pd.DataFrame, path: str | Path, format: str | None = None, guard_formulas: bool = True
 ) -> int:
     """Write a table whole or not at all, and return how many cells were guarded.
 

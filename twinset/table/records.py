@@ -202,11 +202,10 @@ def choose_columns(
 
     A JSONL key that some rows lack is never guessed: its name would leave the house with the twin.
     """
-    check_named(frame, ([] if text is None else [text]) + attributes, source)
-    if len(set(attributes)) < len(attributes):
-        raise InputError(f"{source}: an attribute is given twice; give each `attribute` once")
-    if text in attributes:
-        raise InputError(f"{source}: {text!r} is both `text` and `attributes`; choose one of them")
+    given = ([] if text is None else [text]) + attributes
+    check_named(frame, given, source)
+    if len(set(given)) < len(given):
+        raise InputError(f"{source}: `text` and `attributes` name a column twice; give each once")
     if text is None:
         rest, found = [name for name in frame.columns if name not in attributes], []
         for name in rest:
@@ -233,17 +232,15 @@ def choose_columns(
             with suppress(InputError):
                 if len(label_codes(few, "").values) <= _GUESS_LABELS:
                     codes = label_codes(frame[name], "")
-                    most, filled = _GUESS_LABELS, int((codes.numbers >= 0).sum())
-                    if 2 <= len(codes.values) <= min(most, max(2, filled / 2)):
+                    most = min(_GUESS_LABELS, max(2, (codes.numbers >= 0).sum() / 2))
+                    if 2 <= len(codes.values) <= most:
                         found.append(name)
         # called as labels are: a single one whatever its cells are, of several those of few values
         named = [name for name in rest if name.strip().casefold() in _LABEL_NAMES]
         found = named if len(named) == 1 else [name for name in named if name in found] or found
-        label = _guess(frame, found, rest, "a column of labels", "`attributes`", source)
-        attributes = [label]
-        notes.append(
-            f"reading labels from {show([label], frame)} (guessed; `attributes` to change)"
-        )
+        attributes = [_guess(frame, found, rest, "a column of labels", "`attributes`", source)]
+        shown = show(attributes, frame)
+        notes.append(f"reading labels from {shown} (guessed; `attributes` to change)")
     return text, attributes
 
 
@@ -251,21 +248,13 @@ def _guess(
     frame: pd.DataFrame, found: list[str], names: list[str], what: str, option: str, source: str
 ) -> str:
     """Return the one column that was found among `names`. Refuse to guess where there is doubt."""
-    if len(found) == 1 and is_partial(found[0], frame):
-        raise InputError(
-            f"{source}: {show(found, frame)} may be {what}, but not every row has this key; "
-            f"choose it with {option}, which makes its name public"
-        )
-    if len(found) > 1:
+    if len(found) != 1 or is_partial(found[0], frame):
+        doubt = f"nothing of {show_unchosen(names, frame) or 'no column'} looks like {what}"
+        if found:
+            may = "may each be" if len(found) > 1 else "is not in every row, but may be"
+            doubt = f"{show(found, frame)} {may} {what}"
         join = ", or join some: {title}: {body}" if option == "`text`" else ""
-        raise InputError(
-            f"{source}: {show(found, frame)} may each be {what}; choose with {option}{join}"
-        )
-    if not found:
-        choice = show_unchosen(names, frame) if names else "no other column"
-        raise InputError(
-            f"{source}: nothing looks like {what}; choose with {option}. It has {choice}"
-        )
+        raise InputError(f"{source}: {doubt}; choose with {option}{join}")
     # were row 1 taken for the header, the twin would carry a record's cells as its own names
     verdicts = _header_verdicts(frame)
     like_cells = [other for other, verdict in verdicts.items() if verdict is False]
@@ -299,10 +288,7 @@ def with_joined_text(
     text = text.replace("\\n", "\n").replace("\\t", "\t")
     used = placeholders(text)
     if not used or set(PLACEHOLDER.sub("", text)) & set("{}"):
-        raise InputError(
-            "`text`: a template has columns between braces and nothing else there, as in "
-            "{title}: {body}; or name one column"
-        )
+        raise InputError("`text`: a template has columns between braces, as in {title}: {body}")
     check_named(frame, used, source)
 
     def pieces() -> Iterator[Piece]:
@@ -311,10 +297,8 @@ def with_joined_text(
             for name in used:
                 filled = some[name].astype(object).where(some[name].notna(), None).tolist()
                 if not all(cell is None or isinstance(cell, _WRITABLE) for cell in filled):
-                    raise InputError(
-                        f"{source}: {show([name], frame)} holds lists or objects, which cannot be "
-                        "joined into a text; leave it out of `text`"
-                    )
+                    shown = f"{source}: {show([name], frame)}"
+                    raise InputError(f"{shown} holds lists or objects; leave it out of `text`")
                 written[name] = ["" if cell is None else plain(plain_cell(cell)) for cell in filled]
             rows = [
                 dict(zip(used, row, strict=True)) for row in zip(*written.values(), strict=True)
