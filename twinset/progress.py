@@ -23,19 +23,6 @@ class StepReport:
     taken: int  # steps that this process took
 
 
-@dataclass(frozen=True)
-class PretrainingReport:
-    """One step of pre-training, on public text."""
-
-    step: int  # 1 … T; 0: before the first
-    steps: int  # T
-    loss: float | None  # nats a token, mean of its blocks; None where no step was taken
-    tokens: int  # read so far
-    seconds: float  # since this process began
-    taken: int  # steps that this process took
-    bits: float | None = None  # validation bits per byte, where it was measured
-
-
 class Progress(Protocol):
     """Listens to a run. Steps carry private figures: show them to the owner alone.
 
@@ -58,12 +45,10 @@ class Progress(Protocol):
         """Report one training step."""
         return
 
-    def pretraining_step(self, report: PretrainingReport) -> None:
-        """Report one step on public text."""
-        return
-
-    def count(self, what: str, done: int, total: int, share: float | None = None) -> None:
-        """Report how many are done of `what`: rows written, texts masked.
+    def count(
+        self, what: str, done: int, total: int, share: float | None = None, more: str = ""
+    ) -> None:
+        """Report how many are done of `what`: rows written, texts masked; and `more` about them.
 
         `share` of the work is done with these. With None, each of them takes as long.
         """

@@ -28,7 +28,7 @@ from twinset.commandline.common import (
     source_of,
     takes,
 )
-from twinset.commandline.entry_point import importing, with_flags
+from twinset.commandline.entry_point import with_flags
 from twinset.config import RECORDS
 from twinset.config.options import (
     DECODING,
@@ -145,9 +145,8 @@ def _make(
     config, rows, places = request_of(given)
     source = source_of(data, AUTOMATIC | given)  # refused before PyTorch is imported
     from twinset.commandline.console import Console
+    from twinset.run import generate as runs
 
-    with importing():
-        from twinset.run import generate as runs
     with Console(quiet, log_file) as progress:
         if dry_run:
             planned = runs.dry_run(source, config, rows, places, progress)
@@ -198,9 +197,8 @@ def plan(
     config, asked, _ = request_of(given, any_policy=True)
     source = source_of(data, AUTOMATIC | given) if data is not None else None
     from twinset.commandline.console import Console
+    from twinset.run.generate import plan_run
 
-    with importing():
-        from twinset.run.generate import plan_run
     with Console(quiet) as progress:
         hold_out = (AUTOMATIC | given)["hold_out"]
         found = plan_run(source, records, config, asked.rows, progress, hold_out)

@@ -22,7 +22,7 @@ from twinset.commandline.entry_point import with_flags
 from twinset.config.plan import Plan
 from twinset.errors import InputError
 from twinset.privacy.accounting.accountant import up_decimals
-from twinset.progress import PretrainingReport, Progress, StepReport, TimeLeft, clock
+from twinset.progress import Progress, StepReport, TimeLeft, clock
 
 PLAIN_SECONDS = 10.0  # between two plain lines
 LOG_TIME = "%Y-%m-%d %H:%M:%S"
@@ -51,7 +51,6 @@ class Console(Progress, AbstractContextManager["Console"]):
         self._quiet, self._is_silent = quiet, quiet and log_file is None
         self._live: tuple[RichProgress, Any] | None = None
         self._phase = ""
-        self._bits = 0.0  # per byte, of the last validation
         self._began = self._last = self._spent = 0.0
         self._done = 0.0  # of the phase that is shown
         self._first = 0.0  # of the phase's parts, done when it was seen first
@@ -121,24 +120,12 @@ class Console(Progress, AbstractContextManager["Console"]):
             report.seconds / max(1, report.taken),
         )
 
-    def pretraining_step(self, report: PretrainingReport) -> None:
-        """Show step, loss, the last validation, and speed."""
-        if self._is_silent:
-            return
-        self._bits = report.bits or self._bits
-        each = report.seconds / max(1, report.taken)
-        speed = report.tokens / max(1, report.step) / each if each > 0 else 0.0
-        loss = "  none" if report.loss is None else f"{report.loss:6.3f}"
-        validation = f"{self._bits:.3f} bits/byte" if self._bits else "not validated"
-        width = len(str(report.steps))
-        line = f"step {report.step:0{width}}/{report.steps} | loss {loss} | {validation}"
-        line += f" | {speed:.3g} tokens/s"
-        self._show("pre-training", line, report.step, report.steps, each)
-
-    def count(self, what: str, done: int, total: int, share: float | None = None) -> None:
+    def count(
+        self, what: str, done: int, total: int, share: float | None = None, more: str = ""
+    ) -> None:
         """See `twinset.progress.Progress`. Its pace is that of parts of usual size."""
         if not self._is_silent:
-            line = f"{what} {done:0{len(str(total))}}/{total}"
+            line = f"{what} {done:0{len(str(total))}}/{total}{f' | {more}' if more else ''}"
             self._show(what, line, done if share is None else share * total, total)
 
     def _show(

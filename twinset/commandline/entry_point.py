@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import ctypes
 import errno
-import gc
 import os
 import re
 import resource
@@ -13,8 +12,8 @@ import shlex
 import signal
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,22 +29,6 @@ _OPTION = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")  # in a message of the
 _OTHERWISE = {"attributes": "--attribute", "epsilon=None": "--no-privacy"}
 SPINS = "100000"  # some milliseconds in GNU's OpenMP, PyTorch's own
 HOME = Path(__file__).resolve().parent.parent.parent
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Import large libraries in this block, with garbage collection off.
-
-    Collecting would take a sixth of the time of all imports.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-        gc.freeze()  # what was imported stays, and is not looked through again
 
 
 def run(command: Callable[[], int]) -> int:

@@ -43,20 +43,12 @@ SHORTEST = 6  # words; anyone may write a shorter text
 
 @dataclass(frozen=True, repr=False)
 class Corpus:
-    """Documents, and the files they came from.
+    """Documents, and the files they came from."""
 
-    Args:
-        sources: what the card says about each file: name, sha256, size in bytes, number of
-            documents, licence, share and prompt.
-        documents: (D,) texts, some behind a prompt.
-        keys: (D,) hashes of the texts alone. They tell which are the same and which are held out.
-        repeated: documents that were left out because they occur again.
-    """
-
-    sources: list[dict[str, Any]]
-    documents: list[str]
-    keys: np.ndarray
-    repeated: int
+    sources: list[dict[str, Any]]  # what the card says about each file
+    documents: list[str]  # (D,) texts, some behind a prompt
+    keys: np.ndarray  # (D,) hashes of the texts alone: which are the same, which are held out
+    repeated: int  # documents that were left out because they occur again
 
     def split(self, clean: np.ndarray | None = None) -> tuple[list[str], list[str], list[str]]:
         """Return documents to train on, held-out documents, and documents that are left out.
@@ -83,31 +75,21 @@ class Corpus:
 
 
 def read_corpus(
-    paths: Sequence[Path],
+    paths: Sequence[Path],  # text files, tables, or folders of them
     *,
-    text: str = "text",
-    prompts: Sequence[str] = (),
+    text: str = "text",  # column of a table's texts
+    prompts: Sequence[str] = (),  # with `{column}` where a value goes
     shares: Mapping[str, float] | None = None,
     licences: Mapping[str, str] | None = None,
 ) -> Corpus:
     """Read files, and all files that folders hold. A text that occurs again is left out.
 
-    Args:
-        paths: `.txt`, tables in any format that twinset reads, each also as `.gz`, or folders.
-        text: column of a table's texts.
-        prompts: with `{column}` where a value goes. Half of the documents of tables that have these
-            columns are written behind the prompt, as in fine-tuning. `START=PROMPT` is for files
-            whose names begin with START.
-        shares: share of a file's documents that is read, by the beginning of its name. A hash of
-            the text decides. Files without a share are read in full.
-        licences: by the beginning of a file's name.
+    Half of the documents of tables that have a prompt's columns are written behind it, as in
+    fine-tuning. `START=PROMPT` is for files whose names begin with START. Shares and licences are
+    by the beginning of a file's name too, and a hash of the text decides whether it is read.
 
     Raises:
         InputError: a path is missing, a file cannot be read, or a share or a prompt fits no file.
-
-    Example:
-        corpus = read_corpus([Path("public")], prompts=["Write a {mood} review:"])
-        training, heldout, left_out = corpus.split()
     """
     shares, licences, files = shares or {}, licences or {}, list[Path]()
     for path in paths:

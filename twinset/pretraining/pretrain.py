@@ -54,7 +54,7 @@ from twinset.models.base_model import (
 from twinset.models.device import device_of, has_bfloat16, is_cpu
 from twinset.pretraining import PretrainConfig
 from twinset.pretraining.corpus import RUN, find_clean, read_corpus, size_of
-from twinset.progress import PretrainingReport, Progress
+from twinset.progress import Progress
 
 DOCUMENTS_AT_ONCE = 1000  # that are tokenised together
 # Adapters are validated on this many tokens: a pass of a large base takes half a minute.
@@ -73,17 +73,8 @@ def pretrain(
     """Train a base model on public text, or resume, and return what is known about it.
 
     The folder gets the model with its tokenizer (or the factors of an adapter), `README.md` with
-    the card, `pretraining.json` with the same facts, and `log.jsonl` with the curve.
-
-    Args:
-        corpus: files and folders of public text.
-        output: the model's folder.
-        config: how it is trained.
-        command: the line that made it, for the card. It must hold no folder of this machine.
-        progress: is shown each logged step.
-
-    Returns:
-        The facts of `pretraining.json`.
+    the card, `pretraining.json` with the facts that are returned, and `log.jsonl` with the curve.
+    `command` is the line that made it, for the card. It must hold no folder of this machine.
 
     Raises:
         InputError: a file cannot be read, the folder holds something else or a model of other
@@ -227,7 +218,7 @@ def train_base(
         "finished": done == steps,
         "validation": {
             "bits_per_byte": watch.bits,
-            "tokens": done * watch.tokens_per_step,
+            "tokens": done * config.batch_size * (config.context - 1),
             "steps": done,
             "of": steps,
         },
@@ -387,13 +378,8 @@ class _Watch(TrainerCallback):
         self, config: PretrainConfig, steps: int, bits_of_nats: float, progress: Progress
     ) -> None:
         self._steps, self._bits_of_nats, self._progress = steps, bits_of_nats, progress
-        self.tokens_per_step = config.batch_size * (config.context - 1)
         self._seconds = math.inf if config.max_minutes is None else config.max_minutes * 60
-        self._first = 0  # steps done before this process
-        self._loss = self.bits = None
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._first = state.global_step
+        self.bits: float | None = None  # of the last validation, per byte
         self._began = self._saved = time.monotonic()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -408,19 +394,14 @@ class _Watch(TrainerCallback):
             self._saved = now
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        step, bits = state.global_step, None
-        self._loss = logs.get("loss", self._loss)
-        if not math.isfinite(self._loss or 0.0):
+        step, loss = state.global_step, logs.get("loss", 0.0)
+        if not math.isfinite(loss):
             raise InputError(f"training diverged at step {step}; lower `learning_rate`")
         if "eval_loss" in logs:
-            bits = self.bits = logs["eval_loss"] * self._bits_of_nats
-            state.log_history[-1]["bits"] = bits
-        elif "loss" not in logs:  # the summary at the end
-            return
-        seconds, tokens = time.monotonic() - self._began, step * self.tokens_per_step
-        taken = step - self._first
-        report = PretrainingReport(step, self._steps, self._loss, tokens, seconds, taken, bits)
-        self._progress.pretraining_step(report)
+            self.bits = state.log_history[-1]["bits"] = logs["eval_loss"] * self._bits_of_nats
+            self._progress.say(f"validation at step {step}: {self.bits:.3f} bits per byte")
+        elif "loss" in logs:
+            self._progress.count("step", step, self._steps, more=f"loss {loss:6.3f}")
 
 
 def render_card(facts: Mapping[str, Any]) -> str:

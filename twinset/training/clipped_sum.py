@@ -50,27 +50,18 @@ Width = tuple[int, int]  # records of a unit, and the tokens that their rows are
 class Trainer:
     """The base model made ready to train, in one or several phases: device, precision, adapters.
 
-    Args:
-        base: the base model, which is changed.
-        config: the run's options.
-        shapes: of physical batches in which records must leave one another's gradients alone;
-            none: without privacy.
-        progress: is notified where the precision is not what was asked for.
-
-    Attributes:
-        name: of the base model.
-        model: what is trained.
-        dtype: of weights that are frozen, and of the model that is saved and sampled.
-        execution: memory against time, and number formats.
-        is_low: the weights were rounded to bfloat16 once.
-        has_fallen_back: they are computed with in float32 all the same.
+    It is changed. `shapes` are of physical batches in which records must leave one another's
+    gradients alone. Without privacy there are none.
     """
 
     def __init__(
         self, base: BaseModel, config: RunConfig, shapes: Sequence[BatchShape], progress: Progress
     ) -> None:
         self.name, self.config = base.name, config
-        self.dtype, self.execution = frozen_dtype(config), choose_execution(config)
+        # of weights that are frozen, and of the model that is saved and sampled
+        self.dtype = frozen_dtype(config)
+        self.execution = choose_execution(config)  # memory against time, and number formats
+        # Weights were rounded to bfloat16 once, and are computed with in float32 all the same.
         self.is_low = torch.bfloat16 in (self.dtype, self.execution.autocast)
         self.has_fallen_back = False
         device = device_of(config.speed.device)
@@ -105,18 +96,12 @@ class MismatchLoss:
     n, each term is -log of the probability that the text belongs to its own prompt rather than to
     w, if both were equally likely before. It is zero once the text tells them apart, so nothing
     runs away.
-
-    Args:
-        weight: λ ≥ 0; 0 leaves the plain likelihood.
-        form: which penalty.
-        count: wrong prompts that a record is set against.
-        seed: of their draw.
     """
 
-    weight: float
-    form: MismatchForm
-    count: int = 1
-    seed: int = 0
+    weight: float  # λ ≥ 0; 0 leaves the plain likelihood
+    form: MismatchForm  # which penalty
+    count: int = 1  # wrong prompts that a record is set against
+    seed: int = 0  # of their draw
 
     @classmethod
     def from_plan(cls, plan: Plan, training: TrainingConfig) -> MismatchLoss:
@@ -169,19 +154,12 @@ def batch_shapes(
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step asks for.
+    """What a step asks for."""
 
-    Args:
-        step: 1 … T.
-        units: of the logical batch, each the numbers of its records.
-        limits: (B,) norm that each of them is clipped to; None: C.
-        scales: geometry to clip in, a scale for each parameter; empty: the plain one.
-    """
-
-    step: int
-    units: list[list[int]]
-    limits: Tensor | None = None
-    scales: list[Scale] = field(default_factory=list)
+    step: int  # 1 … T
+    units: list[list[int]]  # of the logical batch, each the numbers of its records
+    limits: Tensor | None = None  # (B,) norm that each unit is clipped to; None: C
+    scales: list[Scale] = field(default_factory=list)  # one a parameter; empty: plain geometry
 
     def part(self, places: list[int]) -> Batch:
         """Return the same of some of its units, by their places in `units`."""
@@ -190,23 +168,15 @@ class Batch:
 
 
 class ClippedSum:
-    """Fills an engine's sums with Σᵢ ĝᵢ of a logical batch.
-
-    Args:
-        engine: clips.
-        records: tokens of the private records.
-        loss: of a record, and how many wrong prompts it is set against.
-        speed: size of physical batches.
-        batch_size: number of units that a step is expected to have.
-    """
+    """Fills an engine's sums with Σᵢ ĝᵢ of a logical batch."""
 
     def __init__(
         self,
         engine: ClippingEngine,
-        records: TokenisedRecords,
+        records: TokenisedRecords,  # private
         loss: MismatchLoss,
-        speed: SpeedConfig,
-        batch_size: int,
+        speed: SpeedConfig,  # size of physical batches
+        batch_size: int,  # number of units that a step is expected to have
     ) -> None:
         self.engine, self.records, self._loss = engine, records, loss
         self._speed, self._batch_size = speed, batch_size

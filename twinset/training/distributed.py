@@ -77,17 +77,13 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
     Under `accelerate launch` or `torchrun` the processes are there already, `count` is ignored,
     and all but rank 0 call `run_worker`.
 
-    Args:
-        count: processes in all, this one included.
-
     Raises:
         InputError: sharded training was asked for, or a process ended before its time.
     """
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         raise InputError(
             "exact clipping needs whole parameters on each device: FSDP is not supported; leave it "
-            "out of the launcher's configuration, and train adapters (`method=lora`, or "
-            "qlora, which keeps the model in four bits once it is loaded)"
+            "out of the launcher's configuration, and train adapters (`method=lora` or qlora)"
         )
     if world_size(1) > 1:
         with join_group("env://") as group:
@@ -144,10 +140,7 @@ def world_size(count: int) -> int:
 def join_group(meeting: str, rank: int = -1, size: int = -1) -> Iterator[ProcessGroup]:
     """Join a process group; rank 0's last message is that there is nothing more to do.
 
-    Args:
-        meeting: where they find one another, a URL of `torch.distributed`.
-        rank: of this process; -1: as a launcher says.
-        size: of the group; -1: as a launcher says.
+    They meet at a URL of `torch.distributed`. A rank and a size of -1 are as a launcher says.
     """
     if size > 0:
         os.environ.update(ONLY_HERE)

@@ -43,36 +43,21 @@ KeepState = Callable[[int, Callable[[], dict[str, Any]], bool], object]
 
 @dataclass(frozen=True, kw_only=True)
 class StepContext:
-    """What all steps of a training work with.
+    """What all steps of a training work with."""
 
-    Args:
-        records: tokens of the private records.
-        plan: expected batch size, steps, learning rate, λ.
-        policy: turns clipped sums into noisy gradients.
-        max_grad_norm: C.
-        record_event: the ledger's.
-        training: mismatched prompts and form, seed of their draw.
-        speed: size of physical batches only.
-        observe: called after each step.
-        records_of: units' numbers → the records of each that take part in a step; by default each
-            unit's one record, which has its number.
-        resume_state: what `checkpoints` was given, to resume from.
-        checkpoints: keeps what training may resume from; see `KeepState`.
-        group: processes that form each sum together; None: this one alone.
-    """
-
-    records: TokenisedRecords
-    plan: Plan
-    policy: NoisePolicy
-    max_grad_norm: float
-    record_event: Callable[[Event], object]
-    training: TrainingConfig = TrainingConfig()
-    speed: SpeedConfig = SpeedConfig()
-    observe: Callable[[StepReport], object] = lambda report: None
+    records: TokenisedRecords  # private
+    plan: Plan  # expected batch size, steps, learning rate, λ
+    policy: NoisePolicy  # turns clipped sums into noisy gradients
+    max_grad_norm: float  # C
+    record_event: Callable[[Event], object]  # the ledger's
+    training: TrainingConfig = TrainingConfig()  # mismatched prompts and form, seed of their draw
+    speed: SpeedConfig = SpeedConfig()  # size of physical batches only
+    observe: Callable[[StepReport], object] = lambda report: None  # called after each step
+    # units' numbers → the records of each that take part; by default its one, of the same number
     records_of: RecordsOf = lambda units: [[unit] for unit in units.tolist()]
-    resume_state: dict[str, Any] | None = None
-    checkpoints: KeepState = lambda step, state, is_end: None
-    group: ProcessGroup | None = None
+    resume_state: dict[str, Any] | None = None  # what `checkpoints` was given
+    checkpoints: KeepState = lambda step, state, is_end: None  # keeps what may be resumed from
+    group: ProcessGroup | None = None  # processes that form each sum; None: this one alone
 
 
 def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
@@ -169,24 +154,16 @@ class PrivateOptimizer:
     """Takes steps along noisy sums, and holds all that a step changes.
 
     For what it guarantees see `twinset.privacy.statement.theorems`, TRAINING.
-
-    Args:
-        parameters: what is trained.
-        policy: turns clipped sums into noisy ones.
-        batch_size: L, the *expected* number of units in a batch; noisy sums are divided by it.
-        optimizer: of the parameters.
-        schedule: of its learning rate, a step at a time.
-        record_event: the ledger's.
     """
 
     def __init__(
         self,
         parameters: Sequence[Tensor],
-        policy: NoisePolicy,
-        batch_size: float,
+        policy: NoisePolicy,  # turns clipped sums into noisy ones
+        batch_size: float,  # L, the *expected* number of units, by which noisy sums are divided
         optimizer: Optimizer,
-        schedule: LRScheduler,
-        record_event: Callable[[Event], object],
+        schedule: LRScheduler,  # of its learning rate, a step at a time
+        record_event: Callable[[Event], object],  # the ledger's
     ) -> None:
         self._parameters, self._policy, self._batch_size = parameters, policy, batch_size
         self._optimizer, self._schedule = optimizer, schedule

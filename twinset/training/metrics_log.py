@@ -17,18 +17,12 @@ OUTSIDE = "-"  # parameters outside the layers
 
 
 class MetricsLog:
-    """Passes everything on; writes each step and where noise went to `internal/`.
-
-    Args:
-        progress: to whom it is passed on.
-        internal: the folder.
-    """
+    """Passes everything on; writes each step and where noise went to `internal/`."""
 
     def __init__(self, progress: Progress, internal: Path) -> None:
         self._progress, self._internal = progress, internal
         self.say, self.warn, self.count = progress.say, progress.warn, progress.count
         self.expect = progress.expect
-        self.pretraining_step = progress.pretraining_step
 
     def step(self, report: StepReport, plan: Plan) -> None:
         """See `Progress`. A figure that is not finite becomes null, as JSON has none."""

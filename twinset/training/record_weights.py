@@ -40,22 +40,14 @@ def text_nats(
 
 
 def fit_scale_on_tables(
-    tables: Sequence[str],
-    text: str,
-    config: RunConfig,
-    rows: int,
-    origin: str | None,
+    tables: Sequence[str],  # files, folders or hub names, public
+    text: str,  # their text column
+    config: RunConfig,  # base model, longest text and seed
+    rows: int,  # most texts of each table, drawn by the seed
+    origin: str | None,  # what they are, for ledger and card; None names the tables
     progress: Progress,
 ) -> WeightScale:
     """Fit the constants, so that a tenth of the public texts has weight 0 and a tenth weight 1.
-
-    Args:
-        tables: files, folders or hub names of public tables.
-        text: their text column.
-        config: base model, longest text and seed.
-        rows: most texts of each table, drawn by the seed.
-        origin: what they are, for ledger and card; `None` names the tables.
-        progress: is notified how many texts are scored.
 
     Raises:
         InputError: a table cannot be used, or the texts do not tell low from high.
