@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from twinset.bounds import SEEDS, Bounds, bounds_in, check_number
+from twinset.bounds import SEEDS, Bounds, check_number
 from twinset.commandline.common import (
     OF_REAL_ROWS,
     Data,
@@ -33,7 +33,7 @@ from twinset.commandline.common import (
     takes,
 )
 from twinset.commandline.entry_point import with_flags
-from twinset.config import ROWS, PrivacyConfig
+from twinset.config import ROWS
 from twinset.config.options import ANY_POLICY, OPTIONS, TABLE, run_config, run_options
 from twinset.errors import InputError, Stopped, VerificationError
 from twinset.files.environment import shell_line
@@ -198,7 +198,8 @@ def evaluate(
     from .utility.classifiers import CLASSIFIERS
 
     attributes, names = tuple(given.get("attribute", ())), tuple(classifier or CLASSIFIERS)
-    epsilons = bounds_in(PrivacyConfig)["epsilon"]
+    epsilons = OPTIONS["epsilon"].bounds
+    assert epsilons is not None
     sweep = _parse_numbers("`sweep_epsilon`", sweep_epsilon, epsilons) if sweep_epsilon else ()
     form = given.get("text"), layout_of(given)
     compared = baseline, non_private, sweep, exclude_overlap

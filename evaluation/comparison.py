@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from twinset.config import RunConfig
-from twinset.config.plan import with_teacher
+from twinset.config.plan import settled
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import write_json, write_text
 from twinset.files.limits import read_text
@@ -248,7 +248,7 @@ class PolicyTrials:
             frame = self._train.sample(min(self._rows, len(self._train)), random_state=seed)
             return PolicyRun(self._score_rows(frame, judged=self._heldout))
         seeded = config or self._config
-        training = replace(seeded.training, seed=seed)
+        training = replace(seeded.training, seed=seed, max_minutes=None)
         sampling = replace(seeded.sampling, seed=seed)
         seeded = replace(seeded, training=training, sampling=sampling)
         canaries = draw_canaries(data.train.schema.combinations, seed)
@@ -256,7 +256,7 @@ class PolicyTrials:
         writer: BaseModel | TwinModel
         if config is None:
             # The rows of the base model have the labels of the real rows in their true shares.
-            seeded = with_teacher(seeded, len(data.train))
+            seeded = settled(seeded, len(data.train))
             labels, schema = Counter(data.train.labels), data.train.schema
             shares = {c: float(labels[c]) for c in schema.combinations}
             counts = proportional(shares, self._rows)

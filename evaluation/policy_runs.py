@@ -14,7 +14,7 @@ import pandas as pd
 
 from twinset.bounds import check_options, within
 from twinset.config import ROWS, PrivacyConfig, RunConfig
-from twinset.config.plan import with_steps
+from twinset.config.plan import settled
 from twinset.errors import InputError
 from twinset.models.base_model import context_length, load_base
 from twinset.models.layers import frozen_dtype, fuse
@@ -155,7 +155,7 @@ def train_twin(
     changed = replace(config, privacy=privacy, training=training)
 
     prepared = prepare(source, changed)
-    if with_steps(config, len(prepared.records)) != config:
+    if settled(config, len(prepared.records)).training != config.training:
         progress.say(TRAINED_ALL_THE_SAME)
     model = finetune(prepared, progress)
     frame = model.sample(proportional(model.label_counts, rows), config.sampling, progress)

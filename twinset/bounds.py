@@ -76,12 +76,6 @@ def option_name(one: Field[Any]) -> str:
     return str(one.metadata.get("option") or one.name)
 
 
-def bounds_in(kind: type[Any]) -> dict[str, Bounds]:
-    """Return the bounds of a dataclass's options, by their names."""
-    found = {option_name(one): one.metadata.get("bounds") for one in fields(kind)}
-    return {name: bounds for name, bounds in found.items() if bounds is not None}
-
-
 @lru_cache
 def value_types(kind: Any) -> dict[str, Any]:
     """Return the types of a dataclass's fields, by the fields' names."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
+
+OUTSIDE = "-"  # parameters outside the layers
 
 
 @dataclass(frozen=True)
@@ -52,10 +56,6 @@ class Progress(Protocol):
 
         `share` of the work is done with these. With None, each of them takes as long.
         """
-        return
-
-    def noise(self, mean_noise: Mapping[str, float]) -> None:
-        """Report where noise went: by parameter, the mean factor of what `uniform` draws."""
         return
 
 
@@ -106,3 +106,23 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes:02}:{rest:02}"
+
+
+def noise_cells(mean_noise: Mapping[str, float]) -> dict[tuple[str, str], float]:
+    """Return the geometric mean factor of each (layer, kind) of parameters.
+
+    It comes from gradients that were released, so it tells nothing more than the model does.
+
+    >>> cells = noise_cells({"h.0.attn.q.weight": 0.5, "h.0.attn.q.bias": 2.0, "wte.weight": 1.5})
+    >>> {place: round(factor, 3) for place, factor in cells.items()}
+    {('0', 'attn.q'): 1.0, ('-', 'wte'): 1.5}
+    """
+    found: dict[tuple[str, str], list[float]] = {}
+    for name, factor in mean_noise.items():
+        # A name without what wraps it, and without its last part: "0.attn.q" or "wte".
+        short = re.sub(r"^(base_model\.model\.)?(transformer\.|model\.)?", "", name)
+        short = re.sub(r"(\.default)?\.(weight|bias)$", "", short)
+        layer = re.search(r"\.(\d+)\.", short)
+        place = (layer[1], short[layer.end() :]) if layer else (OUTSIDE, short)
+        found.setdefault(place, []).append(math.log(factor))
+    return {place: math.exp(sum(logs) / len(logs)) for place, logs in found.items()}

@@ -35,10 +35,10 @@ from twinset.privacy.accounting.events import (
 )
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.privacy.statement.ledger import Ledger
+from twinset.progress import OUTSIDE, noise_cells
 from twinset.release.share import LEDGER, PRIVACY, check_file_format
 from twinset.run.run_folder import SETTINGS, is_run
 from twinset.table.read import format_of, read_frame
-from twinset.training.metrics_log import OUTSIDE, noise_cells
 
 from ..findings import Findings, Measured, Question, Score
 from ..policy_runs import BASELINE_FILE

@@ -16,7 +16,7 @@ from evaluation.leakage.audits import CanaryRequest as Planted
 from evaluation.policy_runs import ComparisonRequest as Compared
 from tests.helpers.commands import run_twinset
 from tests.helpers.refusals import refusal
-from twinset.bounds import Bounds, bounds_in, option_name
+from twinset.bounds import Bounds, option_name
 from twinset.config import (
     PolicyConfig,
     PrivacyConfig,
@@ -98,7 +98,9 @@ def range_of(option) -> Bounds | None:
     for one in (*OPTIONS.values(), *options_of(PretrainConfig)):
         if one.name == option.name and str(one.bounds) in option.help:
             return one.bounds
-    return bounds_in(MechanismAudit).get(option.name)
+    return next(
+        (f.metadata.get("bounds") for f in fields(MechanismAudit) if f.name == option.name), None
+    )
 
 
 assert len(NUMERIC) > 80 and len(ONCE) > 60  # else the table below tests nothing

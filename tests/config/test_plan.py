@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from twinset.config.options import run_config
-from twinset.config.plan import make_plan, with_steps, with_teacher
+from twinset.config.plan import make_plan, settled
 from twinset.config.run_config import UNJUDGED_GUIDANCE
 from twinset.errors import InputError
 
@@ -31,7 +31,7 @@ def untrained(**options):
     ],
 )
 def test_few_records_for_epsilon_train_nothing(options, records, begun, steps):
-    assert with_steps(run_config(options), records, begun).training.steps == steps
+    assert settled(run_config(options), records, begun).training.steps == steps
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_few_records_for_epsilon_train_nothing(options, records, begun, steps):
 def test_few_records_have_no_teacher_and_rows_that_one_judges_need_no_guidance(
     options, records, has_teacher, guidance
 ):
-    config = with_teacher(run_config(options), records)
+    config = settled(run_config(options), records)
     assert (config.privacy.teacher_share > 0, config.sampling.guidance) == (has_teacher, guidance)
 
 

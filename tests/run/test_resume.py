@@ -29,13 +29,14 @@ from tests.helpers.commands import (
 from tests.helpers.models import machine_of
 from twinset.commandline import console  # noqa: F401 (so that names to patch exist)
 from twinset.config.options import run_config
+from twinset.files.atomic import write_json
 from twinset.privacy.accounting.events import GaussianRelease, SubsampledGaussian
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.run import checkpoint, releases, story
 from twinset.run.checkpoint import Checkpoints, Journal, StepRange
 from twinset.run.request import Run, Source
-from twinset.run.run_folder import RunFolder, record_settings
+from twinset.run.run_folder import SETTINGS, RunFolder, check_settings
 from twinset.sampling import rows as row_groups
 from twinset.sampling.allocation import RowsRequest
 from twinset.sampling.rows import RowGroups
@@ -248,12 +249,12 @@ def test_resumed_on_another_machine_it_keeps_its_plan(begin, monkeypatch):
     begun = planned(0.03)
     assert 8 <= begun.plan.steps < 16 and 0 < begun.rows_seconds < 60
     with RunFolder.create("r") as new:
-        record_settings(new, begun.settings())
+        write_json(new.internal / SETTINGS, begun.settings())
         new.keep()
     resumed = RunFolder(Path("r"), Path("r"), is_resumed=True)
     run = planned(0.001, resumed)
     assert (run.plan, run.rows_seconds) == (begun.plan, begun.rows_seconds)
-    record_settings(resumed, run.settings())
+    check_settings(resumed, run.settings())
 
 
 # -- steps taken twice ----------------------------------------------------------------------------

@@ -103,7 +103,7 @@ class Plan:
         return self.target_epsilon if self.highest_epsilon is None else self.highest_epsilon
 
     def epsilon_after(self, steps: int, weight: float = 0.0) -> float:
-        """ε of all releases and the first `steps` steps, for records of a privacy weight."""
+        """ε of releases and so many steps, at a privacy weight; infinite where there is none."""
         events = self.events_after(steps)
         return epsilon(events, self.target_delta, weight) if events else math.inf
 
@@ -283,45 +283,26 @@ def find_release_noise(
 
 
 def settled(config: RunConfig, records: int, begun: int | None = None) -> RunConfig:
-    """Settle what the options leave to N: steps first, since a teacher's noise follows from them.
+    """Settle what the options leave to N, steps first. What the options say stays.
 
-    `begun` are the steps with which a run that is resumed was begun.
+    Nothing is trained where records are few for ε. There steps cost time and bring nothing, and
+    counts of words, where rows follow them, and the teacher get the ε that these would spend.
+    Several models that are compared are all trained: no clock chooses their steps either. A run
+    that is resumed was `begun` with so many steps, and trains as it did then.
+
+    There is a teacher where it would know enough. Rows that it judges need no guidance.
     """
-    return with_teacher(with_steps(config, records, begun), records)
-
-
-def with_steps(config: RunConfig, records: int, begun: int | None = None) -> RunConfig:
-    """Settle whether anything is trained: nothing where records are few for ε.
-
-    There steps cost time and bring nothing. Counts of words, where rows follow them, and the
-    teacher get the ε that these would spend. What the options say stays. Several models that are
-    compared are all trained: no clock chooses their steps either. A resumed run trains as it was
-    begun, whatever is few today.
-    """
-    training, privacy = config.training, config.privacy
+    privacy, target = config.privacy, config.privacy.target_epsilon
     follows_words = privacy.marginal_share > 0 and config.sampling.tilt > 0
     needs_steps = config.policy.policy_class.needs_steps
-    target = privacy.target_epsilon
     is_few = target is not None and records * target < FEW and follows_words and not needs_steps
-    untrained = is_few if begun is None else begun == 0
-    if not (training.is_timed and untrained):
-        return config
-    return replace(config, training=replace(training, steps=0))
-
-
-def with_teacher(config: RunConfig, records: int) -> RunConfig:
-    """Settle whether there is a teacher, where it would know enough, and so the guidance.
-
-    What the options say stays.
-    """
-    privacy = config.privacy
+    if config.training.is_timed and (is_few if begun is None else begun == 0):
+        config = replace(config, training=replace(config.training, steps=0))
     if privacy.teacher_share is None:
         delta = privacy.target_delta or default_delta(records)
         asked = replace(privacy, teacher_share=TEACHER_SHARE)
-        untrained = config.training.steps == 0
-        noises = find_release_noise(asked, privacy.target_epsilon, delta, untrained)
-        noise = noises["teacher_noise"]
-        knows = min(records, MOST_READ) >= RECORDS_FOR_NOISE * noise
+        noises = find_release_noise(asked, target, delta, takes_all=config.training.steps == 0)
+        knows = min(records, MOST_READ) >= RECORDS_FOR_NOISE * noises["teacher_noise"]
         privacy = asked if knows else replace(privacy, teacher_share=0.0)
     sampling = config.sampling.settled(bool(privacy.teacher_share))
     return replace(config, privacy=privacy, sampling=sampling)

@@ -21,7 +21,8 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,10 +69,10 @@ class ResumeState:
 
 
 class StepRange(NamedTuple):
-    """Steps that a process took: the step before the first of them, and the last."""
+    """Steps that a process took."""
 
     process: str
-    first: int
+    first: int  # the step before the first of them
     last: int
 
 
@@ -205,14 +206,13 @@ class Checkpoints:
                 return
             import torch
 
-            new = self._open(step := phase * self.steps + step)
-            try:
-                torch.save(state(), new / STATE)
-            except RuntimeError as error:  # torch reports a full disk without a number
-                raise OSError(errno.ENOSPC, "No space left on device") from error
-            if marginals is not None:
-                marginals.save(new / MARGINALS)
-            self._close(new, step, facts, ledger)
+            with self._write(phase * self.steps + step, facts, ledger) as new:
+                try:
+                    torch.save(state(), new / STATE)
+                except RuntimeError as error:  # torch reports a full disk without a number
+                    raise OSError(errno.ENOSPC, "No space left on device") from error
+                if marginals is not None:
+                    marginals.save(new / MARGINALS)
             last = time.monotonic()
 
         return keep
@@ -221,26 +221,24 @@ class Checkpoints:
         """Write a checkpoint that holds the teacher too. The ledger has its event already."""
         # Training ends with a checkpoint, so there is a whole one.
         trained = next(folder for _, folder in self._found() if not fault(folder))
-        new = self._open(step := self.last_step + 1)
-        for path in trained.iterdir():
-            if path.name not in (CHECKSUMS, FACTS, LEDGER):
-                shutil.copyfile(path, new / path.name)
-        save_teacher(new)
-        self._close(new, step, json.loads((trained / FACTS).read_text("utf-8")), ledger)
+        facts = json.loads((trained / FACTS).read_text("utf-8"))
+        with self._write(self.last_step + 1, facts, ledger) as new:
+            for path in trained.iterdir():
+                if path.name not in (CHECKSUMS, FACTS, LEDGER):
+                    shutil.copyfile(path, new / path.name)
+            save_teacher(new)
 
-    def _open(self, step: int) -> Path:
-        """Return an empty folder for a checkpoint. One that a killed process left is replaced."""
-        new = self._folder / f".new-{step}"
-        shutil.rmtree(new, ignore_errors=True)
-        new.mkdir(parents=True)
-        return new
-
-    def _close(self, new: Path, step: int, facts: dict[str, Any], ledger: Ledger) -> None:
-        """Put a checkpoint in its place, and remove all but the last two.
+    @contextmanager
+    def _write(self, step: int, facts: dict[str, Any], ledger: Ledger) -> Iterator[Path]:
+        """Yield an empty folder, then put it in its place, and remove all but the last two.
 
         The journal's line comes last. If the process is killed before it, the next one finds its
         own state ahead of the journal and writes the line, see `Journal.begin`.
         """
+        new = self._folder / f".new-{step}"
+        shutil.rmtree(new, ignore_errors=True)  # one that a killed process left
+        new.mkdir(parents=True)
+        yield new
         write_json(new / FACTS, facts | {"counted": self._counted | {self._journal.process: step}})
         write_json(new / LEDGER, ledger.to_dict())
         write_checksums(new)

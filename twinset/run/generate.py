@@ -49,7 +49,6 @@ from twinset.table.columns import Texts
 from twinset.table.read import write_frame
 from twinset.table.templates import kinds_of_text
 from twinset.training.distributed import process_group
-from twinset.training.metrics_log import MetricsLog
 
 PROMPT_TOKENS = 16  # of the longest prompt, if there is no table whose labels would say
 
@@ -131,7 +130,9 @@ def generate(
 
 def learn(run: Run, folder: RunFolder) -> None:
     """Do the private part of a run, or take the model that is there already."""
-    run_folder.record_settings(folder, run.settings())
+    if folder.is_resumed:
+        run_folder.check_settings(folder, run.settings())
+    write_json(folder.internal / SETTINGS, run.settings())
     if has_checksums(folder.model):  # stopped after it was trained
         run.model = TwinModel.load(folder.model, run.config.speed.device)
         return
@@ -141,7 +142,6 @@ def learn(run: Run, folder: RunFolder) -> None:
         write_frame(frame, folder.internal / HELD_OUT)
         write_json(folder.internal / NUMBERS, {"rows": held.texts.places.tolist()})
     write_text(folder.internal / "notes.txt", "".join(f"{note}\n" for note in run.notes))
-    run.progress = MetricsLog(run.progress, folder.internal)
     unfinished = folder.internal / UNFINISHED
     unfinished.mkdir(mode=0o700, exist_ok=True)
     run.checkpoints = Checkpoints(
@@ -372,42 +372,33 @@ def hand_out_again(
     paths: OutputPaths,
     progress: Progress,
 ) -> Result:
-    """Return what a finished run made. If it has a model alone, write the rows asked for first.
+    """Return what a finished run made, once it is known that this command would make the same.
 
     Raises:
-        InputError: it was made of something else than this command would make one of.
+        InputError: it was made of something else, or has no twin where one is asked for.
     """
-    others = (
-        f"leave `resume` out for a run of its own; {run_folder.sampling_command(root)} writes rows"
-    )
+    command = run_folder.sampling_command(root)
     if not (root / "internal" / SETTINGS).is_file():
-        raise InputError(f"{root}: does not tell any more what it was made from; {others}")
-    run = Run(config, source, folder=RunFolder(root, root, is_resumed=True))
+        raise InputError(f"{root}: does not tell what it was made from; {command} writes rows")
+    folder = RunFolder(root, root, is_resumed=True)
+    run = Run(config, source, folder=folder)
     story.read(run)
     story.plan(run)
-    if other := run_folder.find_differences(run.settings(), root / "internal"):
-        raise InputError(f"{root}: was made with other settings ({', '.join(other)}); {others}")
-    progress.say(f"{root}: is finished, so there is nothing to resume; this is what it made")
-    has_twin = (root / "share" / PRIVACY).exists()
-    if asked is None and not has_twin:
+    run_folder.check_settings(folder, run.settings())
+    progress.say(
+        f"{root}: is finished, so there is nothing to resume; this is what it made; {command} "
+        "writes other rows"
+    )
+    if not (root / "share" / PRIVACY).exists():
+        if asked is not None:
+            raise InputError(f"{root}: has a model and no twin; {command} writes rows")
         return Result(guarantee(Ledger.load(root / "model" / LEDGER)), root)
-    check_twin_output(source, paths, again=has_twin)
-    if asked is not None and not has_twin:
-        paths = replace(paths, format=paths.twin_format(source.name))
-        device = config.speed.device
-        written = sample_only(root, config.sampling, asked, paths, progress, device)
-        return replace(written, run=root)
+    check_twin_output(source, paths, again=True)
     found, twin = verify(root), next((root / "share").glob("twin.*"))
     made = Result(found.guarantee, root, twin, found.rows)
-    if asked is None:
-        return made
-    if asked.rows not in (None, made.rows) or asked.per_label or asked.plan_file:
-        rows = "1 row" if made.rows == 1 else f"{made.rows:,} rows"
-        progress.warn(f"it has {rows}; {run_folder.sampling_command(root)} writes others")
-    if paths.output is None:
+    if asked is None or paths.output is None:
         return made
     if not twin.name.endswith(f".{paths.twin_format(source.name)}"):
-        command = run_folder.sampling_command(root)
         raise InputError(f"{root}: its twin is {twin.name}; {command} writes others")
     publish(twin.parent, paths.output, paths.overwrite)
     return replace(made, twin=paths.output)

@@ -137,19 +137,18 @@ def plan_time(
     other = sum(seconds for _, seconds in phases) - training - rows
     # Rows that nobody counted keep their share, whatever they are supposed to need: how fast they
     # are written is known least of all.
-    room = left - other - (rows if work.rows_are_exact else ROWS_SHARE * left)
+    fits = left - other - (rows if work.rows_are_exact else ROWS_SHARE * left)
     fitted = plan
-    if config.training.is_timed and training > room:
+    if config.training.is_timed and training > fits:
         usual = plan.steps * plan.batch_size
-        visits = min(usual, max(FEWEST_VISITS, int(usual * room / training)))
+        visits = min(usual, max(FEWEST_VISITS, int(usual * fits / training)))
         with suppress(InputError):  # so few visits at a time would drown in noise
             fitted = make_plan(plan.records, sized(config, *size_for(plan.records, visits)))
     if fitted != plan:
         progress.say(
             f"{plan.steps} steps of {plan.batch_size} records do not fit into "
-            f"`max_minutes={limit:g}` with the rows, if texts with their prompts have {tokens} "
-            f"tokens: there are {fitted.steps} of {fitted.batch_size}; a smaller `max_tokens` "
-            "makes room for more"
+            f"`max_minutes={limit:g}` with the rows: there are {fitted.steps} of "
+            f"{fitted.batch_size}; a smaller `max_tokens` makes room for more"
         )
         phases = work.phases(fitted, config, *speed)
         training = sum(seconds for name, seconds in phases if name == "training")
@@ -160,13 +159,9 @@ def plan_time(
         phases = tuple((name, rows if name == "rows" else seconds) for name, seconds in phases)
     total = sum(seconds for _, seconds in phases)
     if total > 60 * limit:
-        remedy = "training takes most of it; take a smaller `max_tokens`, or fewer, smaller steps"
-        if rows > training:
-            fit = max(1, int(work.rows * left / 2 / rows))
-            remedy = f"take fewer rows: `rows={fit}` would take half of the time"
         progress.warn(
-            f"the run may take about {say_duration(total)}, and not `max_minutes={limit:g}`: "
-            f"{remedy}"
+            f"the run may take about {say_duration(total)}, and not `max_minutes={limit:g}`: take "
+            f"{'fewer rows' if rows > training else 'a smaller `max_tokens`, or fewer steps'}"
         )
     return fitted, phases, clock
 
@@ -238,19 +233,12 @@ def say_duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """What people are shown of a plan: its numbers, its time, and what other policies would need.
-
-    Args:
-        plan: of the run.
-        phases: its parts and their seconds on this machine; none where nothing was measured.
-        policies: a plan for each policy; None where the records are too few.
-        owned: records that owners have, where these are protected.
-    """
+    """What people are shown of a plan: its numbers, its time, and what other policies need."""
 
     plan: Plan
-    phases: Phases = ()
-    policies: Mapping[str, Plan | None] = field(default_factory=dict)
-    owned: int | None = None
+    phases: Phases = ()  # none where nothing was measured
+    policies: Mapping[str, Plan | None] = field(default_factory=dict)  # None: too few records
+    owned: int | None = None  # records that owners have, where these are protected
 
     @property
     def seconds(self) -> float:
@@ -337,13 +325,11 @@ def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
             f"`steps=0` trains nothing, takes less time, and taught as much {MEASURED}"
             if plan.steps
-            else f"nothing is trained, as that taught no more {MEASURED} and takes longer; counts "
-            "of words and, where it would know enough, a teacher have all of ε; `steps=40` trains "
-            "all the same, and without it options of training have no effect"
+            else f"nothing is trained, as that taught no more {MEASURED}; counts of words, and a "
+            "teacher where it would know enough, have all of ε; `steps=40` trains all the same"
         )
     if plan.records * epsilon < HARDLY_WORTH:
         yield (
-            "a twin may not be worth making for its labels: of 50 records at ε = 8 it taught "
-            "classifiers no more than rows of the base model without private data, where that was "
-            "measured; an evaluation shows both"
+            "a twin may not be worth making for its labels: of 50 records at ε = 8 it taught no "
+            "more than rows of the base model without private data; an evaluation shows both"
         )

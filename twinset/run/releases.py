@@ -45,7 +45,7 @@ from twinset.sampling.tilt_fitting import (
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.labels import MERGED, OWNER, PROMPT, TABLE
 from twinset.table.schema import Combination
-from twinset.table.templates import Template, candidate_templates, fitting_prompts
+from twinset.table.templates import Template, candidate_templates
 from twinset.table.tokenization import longest_prompt, text_budget
 
 OWNERS_AT_ONCE = 10_000  # drawn together: each owner's records take memory
@@ -198,26 +198,19 @@ def find_candidates(run: Run) -> tuple[tuple[Template, ...], str]:
     length is counted before. All of this follows from public facts.
     """
     schema, usual, base = run.records.schema, run.template, run.base
-    if chooses_prompt(run.plan, run.config):
-        spans = context_length(base.model), attention_span(base.model)
-        templates = [usual, *(t for t in candidate_templates(schema) if t != usual)]
-        prompts = [longest_prompt(t, schema.combinations, base.tokenizer) for t in templates]
-        longest = run.config.training.max_tokens
-        rooms = [[min(span - prompt, longest) for span in spans] for prompt in prompts]
-        found = tuple(t for t, room in zip(templates, rooms, strict=True) if room == rooms[0])
-        if len(found) > 1:
-            return found, (
-                f"the prompt will be that of {len(found)} behind which words are most as they are "
-                f'counted, such as "{found[1].pattern}"; `prompt` names one instead'
-            )
-    # The prompt may decide how good the twin is.
-    fitting = fitting_prompts(schema)
-    written = [f"`prompt={name}`" if "{" not in name else f'`prompt="{name}"`' for name in fitting]
-    return (), (
-        f'the prompt is "{usual.pattern}"; what says more of the texts mostly makes a better '
-        f"twin: {' or '.join(written)} may fit, or write your own"
-        if written
-        else ""
+    if not chooses_prompt(run.plan, run.config):
+        return (), f'the prompt is "{usual.pattern}"; one that says more makes a better twin'
+    spans = context_length(base.model), attention_span(base.model)
+    templates = [usual, *(t for t in candidate_templates(schema) if t != usual)]
+    prompts = [longest_prompt(t, schema.combinations, base.tokenizer) for t in templates]
+    longest = run.config.training.max_tokens
+    rooms = [[min(span - prompt, longest) for span in spans] for prompt in prompts]
+    found = tuple(t for t, room in zip(templates, rooms, strict=True) if room == rooms[0])
+    if len(found) == 1:
+        return (), ""
+    return found, (
+        f"the prompt will be that of {len(found)} behind which words are most as they are counted, "
+        f'such as "{found[1].pattern}"; `prompt` names one instead'
     )
 
 

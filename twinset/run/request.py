@@ -114,15 +114,10 @@ class OutputPaths:
         known = ", ".join(ending.removeprefix(".") for ending in FORMATS)
         if self.format is not None and f".{self.format}" not in FORMATS:
             raise InputError(f"`format={self.format}`: unknown; choose one of {known}")
+        if self.output and named != self.format and None not in (named, self.format):
+            raise InputError(f"`output={self.output}` is no {self.format}; leave `format` out")
         if self.output and named is None and self.format is None:
-            raise InputError(
-                f"`output={self.output}`: unknown ending; give `format`, or end it in {known}"
-            )
-        if self.format is not None and named not in (None, self.format):
-            raise InputError(
-                f"`output={self.output}` ends in .{named}, but `format` is {self.format}; "
-                "leave one of them out"
-            )
+            raise InputError(f"`output={self.output}`: end it in {known}, or give `format`")
 
     def twin_format(self, data: str = "") -> str:
         """Return the twin's format, an ending without its dot. `data` names the private table.

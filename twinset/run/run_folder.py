@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from twinset.errors import InputError
-from twinset.files.atomic import has_checksums, write_json, writing
+from twinset.files.atomic import has_checksums, writing
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.wording import SPENT
@@ -91,11 +91,7 @@ class RunFolder:
         self.final = final
         self.is_resumed = is_resumed  # it existed before, unfinished
         self.is_kept = is_resumed  # it stays if it ends early
-        self.move_to(root)
-
-    def move_to(self, root: Path) -> None:
-        """Note where it stands now: in a hidden folder beside `final`, then in `final` itself."""
-        self.root = root
+        self.root = root  # a hidden folder beside `final`, then `final` itself
         self.share, self.model, self.internal = (root / part for part in PARTS)
 
     def keep(self) -> None:
@@ -172,7 +168,8 @@ class RunFolder:
                         settle_older()
                     (final / RESUMABLE).unlink(missing_ok=True)
                     shutil.rmtree(aside, ignore_errors=True)
-                    run.move_to(final)
+                    run.root = final
+                    run.share, run.model, run.internal = (final / part for part in PARTS)
         except BaseException:
             for folder in missing:  # that were made: innermost first
                 with suppress(OSError):
@@ -189,21 +186,14 @@ def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> No
     """
     if os.path.ismount(final):
         raise InputError(f"{final}: is a mount point; give a folder inside it as `run`")
-    if resume and is_abandoned(final):
-        raise InputError(
-            f"{final}: was killed before its first checkpoint and cannot be resumed; nothing of it "
-            f"was released, and no ε is spent; begin anew without `resume`, and delete "
-            f"{place_near(final, 'partial')}, which may hold private texts"
-        )
     if resume and not is_unfinished(final):
         raise InputError(f"{final}: there is no unfinished run to resume; leave `resume` out")
     if is_unfinished(final) and not (resume or overwrite):
-        or_sample, partial = "", place_near(final, "partial")
+        sample, partial = "", place_near(final, "partial")
         if has_checksums(partial / "model"):
-            command = sampling_command(partial)
-            or_sample = f" (rows and decoding may differ), {command} writes rows from its model"
+            sample = f" {sampling_command(partial)} writes rows from its model,"
         raise InputError(
-            f"{final}: an unfinished run waits there; `resume=True` resumes it{or_sample}, "
+            f"{final}: an unfinished run waits there; `resume=True` resumes it,{sample} "
             f"`overwrite=True` deletes it and starts anew, and {SPENT}"
         )
     if not final.exists() or (final.is_dir() and not any(final.iterdir())):
@@ -243,34 +233,22 @@ def hold_lock(final: Path) -> Iterator[None]:
 # -- what a run is made from ---------------------------------------------------------------------
 
 
-def read_settings(internal: Path) -> dict[str, Any]:
-    """Return what a run is made from."""
-    known: dict[str, Any] = json.loads((internal / SETTINGS).read_text("utf-8"))
-    return known
-
-
-def find_differences(plain: dict[str, Any], internal: Path) -> list[str]:
-    """Return which of the settings that must not differ do, in a run that is resumed."""
-    known = read_settings(internal)
-    plain = json.loads(json.dumps(plain))  # tuples become lists, as in the file
-    return [n for n in plain if n not in MAY_DIFFER and known.get(n) != plain[n]]
-
-
-def record_settings(run: RunFolder, plain: dict[str, Any]) -> None:
-    """Write what a run is made from. A resumed one must train as before.
+def check_settings(run: RunFolder, plain: dict[str, Any]) -> None:
+    """Refuse to resume a run with other settings than it was begun with: it must train as before.
 
     Raises:
         InputError: it would train otherwise.
     """
-    if run.is_resumed and (other := find_differences(plain, run.internal)):
+    known = json.loads((run.internal / SETTINGS).read_text("utf-8"))
+    plain = json.loads(json.dumps(plain))  # tuples become lists, as in the file
+    if other := [n for n in plain if n not in MAY_DIFFER and known.get(n) != plain[n]]:
         trained = has_checksums(run.model)
-        sample = f"{sampling_command(run.root)} writes rows from its model, " if trained else ""
+        sample = f" {sampling_command(run.root)} writes rows from its model," if trained else ""
         raise InputError(
-            f"{run.final}: was begun with other settings ({', '.join(other)}); repeat the command "
-            "that began it, with `resume=True` (only rows, decoding and speed may differ); "
-            f"{sample}`overwrite=True` without `resume` deletes it and starts anew, and {SPENT}"
+            f"{run.final}: was made with other settings ({', '.join(other)}); repeat the command "
+            f"that began it, with `resume=True` (only rows, decoding and speed may differ);{sample} "
+            f"`overwrite=True` without `resume` deletes it and starts anew, and {SPENT}"
         )
-    write_json(run.internal / SETTINGS, plain)
 
 
 # -- rows held out, to judge the twin by ---------------------------------------------------------

@@ -19,11 +19,12 @@ ledger first. `twinset.run.generate` has the doors through which the command lin
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,8 +36,9 @@ import torch
 from torch import Tensor
 
 from twinset.config import PrivacyConfig
-from twinset.config.plan import make_plan, settled, sized
+from twinset.config.plan import Plan, make_plan, settled, sized
 from twinset.errors import InputError
+from twinset.files.atomic import append_json, write_json
 from twinset.models.adapters import merge_adapters
 from twinset.models.base_model import (
     LOCAL,
@@ -51,13 +53,13 @@ from twinset.policies.detection import detector_named, mask_texts
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.theorems import OWNER_UNIT
-from twinset.progress import Progress
+from twinset.progress import Progress, StepReport
 from twinset.release.publish import publish
 from twinset.release.verify import verify
 from twinset.run import releases
 from twinset.run.plan import Workload, plan_time, say_duration, size_notes
 from twinset.run.request import Result, Run, Source
-from twinset.run.run_folder import draw_held_out, held_out_line, kept_rows, read_settings
+from twinset.run.run_folder import SETTINGS, draw_held_out, held_out_line, kept_rows
 from twinset.sampling.allocation import (
     RowsRequest,
     explicit,
@@ -149,7 +151,9 @@ def plan(run: Run) -> None:
     """
     with timed(run, "plan"):
         records, progress, policy = run.records, run.progress, run.config.policy.policy_class
-        known = read_settings(run.folder.internal) if run.folder and run.folder.is_resumed else None
+        known = None
+        if run.folder and run.folder.is_resumed:
+            known = json.loads((run.folder.internal / SETTINGS).read_text("utf-8"))
         begun = (known["plan"]["steps"], known["plan"]["batch_size"]) if known else None
         units = len(records.units(run.config))
         run.config = config = settled(run.config, units, begun[0] if begun else None)
@@ -276,7 +280,7 @@ def train(run: Run) -> None:
                 record_event=run.ledger.record,
                 training=config.training,
                 speed=config.speed,
-                observe=partial(progress.step, plan=plan),
+                observe=partial(record_step, run, plan),
                 records_of=partial(run.units.draw, stream=run.randomness.sampling),
                 resume_state=state,
                 group=run.group,
@@ -287,9 +291,10 @@ def train(run: Run) -> None:
                 )
                 context = replace(context, checkpoints=keep)
             run_training(trainer, batches, context)
-        if policy.mean_noise:
+        if policy.mean_noise and run.folder:  # where noise went, by parameter
             trained = [n for n, p in trainer.model.named_parameters() if p.requires_grad]
-            progress.noise(dict(zip(trained, policy.mean_noise, strict=True)))
+            where = dict(zip(trained, policy.mean_noise, strict=True))
+            write_json(run.folder.internal / "noise.json", where)
         if policy.nominal:
             nominal = epsilon([*full.releases, *policy.nominal], full.target_delta)
             progress.warn(f"nominal ε, by the paper's own accounting and no theorem: {nominal:.2f}")
@@ -447,6 +452,14 @@ def tokenise_texts(run: Run, name: str, masked: bool) -> TokenisedRecords:
     if tokens.truncated:
         run.progress.say(f"{tokens.truncated} texts are cut at the longest length (`max_tokens`)")
     return tokens
+
+
+def record_step(run: Run, plan: Plan, report: StepReport) -> None:
+    """Show one step to the owner, and keep its figures in `internal/`."""
+    if run.folder:  # a figure that is not finite becomes null, as JSON has none
+        figures = {k: v if math.isfinite(v) else None for k, v in asdict(report).items()}
+        append_json(run.folder.internal / "metrics.jsonl", figures)
+    run.progress.step(report, plan)
 
 
 def weigh_records(run: Run, batches: list[np.ndarray]) -> Tensor | None:
