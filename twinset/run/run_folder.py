@@ -246,7 +246,7 @@ def check_settings(run: RunFolder, plain: dict[str, Any]) -> None:
         sample = f" {sampling_command(run.root)} writes rows from its model," if trained else ""
         raise InputError(
             f"{run.final}: was made with other settings ({', '.join(other)}); repeat the command "
-            f"that began it, with `resume=True` (only rows, decoding and speed may differ);{sample} "
+            f"that began it, with `resume=True` (rows, decoding and speed may differ);{sample} "
             f"`overwrite=True` without `resume` deletes it and starts anew, and {SPENT}"
         )
 
