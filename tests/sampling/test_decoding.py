@@ -20,22 +20,17 @@ DRAWN = SamplingConfig(temperature=1.0, top_p=0.9, guidance=0.0, batch_size=3)
 PROMPTS = [[5, 6, 7], [9], [3, 1, 4, 1, 5, 9, 2, 6], [8, 8], [20, 21, 22, 23, 24], [30], [7, 40]]
 
 
-def spread_out(model, scale=0.4):
-    """Have the likeliest token depend on the context."""
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for p in model.parameters():
-            if p.dim() > 1:
-                p.copy_(scale * torch.randn(p.shape, generator=generator))
-    return model
-
-
 @pytest.fixture(scope="module", params=["tiny_base", "tiny_llama"])
 def model(request):
     from transformers import AutoModelForCausalLM
 
-    folder = request.getfixturevalue(request.param)
-    return fuse(spread_out(AutoModelForCausalLM.from_pretrained(folder).eval()))
+    folder, generator = request.getfixturevalue(request.param), torch.Generator().manual_seed(3)
+    made = AutoModelForCausalLM.from_pretrained(folder).eval()
+    with torch.no_grad():  # so that the likeliest token depends on the context
+        for p in made.parameters():
+            if p.dim() > 1:
+                p.copy_(0.4 * torch.randn(p.shape, generator=generator))
+    return fuse(made)
 
 
 # -- rows are those of each prompt alone -----------------------------------------------------------
@@ -87,24 +82,20 @@ def read(monkeypatch):
     return seen, batches
 
 
-@torch.no_grad()
-def _plain(model, prompt: list[int], ids: list[int]) -> Tensor:
-    """(T, V) log-probabilities of one forward over prompt and text."""
-    logits = model(input_ids=torch.tensor([prompt + ids])).logits[0]
-    return logits[len(prompt) - 1 : -1].float().log_softmax(1)
-
-
 def _ends_early(model) -> int:
     """Return a token that closes rows at different lengths."""
     never = continue_prompts(model, PROMPTS, -1, 30, DRAWN, seed=1)
     return max({t for ids in never for t in ids[2:]}, key=lambda t: sum(t in i for i in never))
 
 
-def _assert_as_plain(model, prompts, written, seen, atol: float) -> None:
+@torch.no_grad()
+def _assert_as_plain(model, prompts, written, seen) -> None:
+    """Each token's log-probabilities (T, V) are those of one forward over prompt and text."""
     for key, ids in enumerate(written):
         found = torch.stack(seen[key]).log_softmax(1)
-        assert len(found) == len(ids)
-        torch.testing.assert_close(found, _plain(model, prompts[key], ids), rtol=0, atol=atol)
+        logits = model(input_ids=torch.tensor([prompts[key] + ids])).logits[0]
+        plain = logits[len(prompts[key]) - 1 : -1].float().log_softmax(1)
+        torch.testing.assert_close(found, plain, rtol=0, atol=1e-4)
 
 
 def test_every_token_is_drawn_from_what_a_plain_forward_says(model, read):
@@ -114,7 +105,7 @@ def test_every_token_is_drawn_from_what_a_plain_forward_says(model, read):
     end = _ends_early(model)
     seen.clear(), batches.clear()
     written = continue_prompts(model, prompts, end, 60, DRAWN, seed=1)
-    _assert_as_plain(model, prompts, written, seen, 1e-4)
+    _assert_as_plain(model, prompts, written, seen)
     assert len({len(ids) for ids in written}) > 3
     assert any(len({done for _, done in batch}) > 1 for batch in batches)  # entered later
     assert any(len(b) == 3 for b in batches) and all(len(b) <= 3 for b in batches)
@@ -122,22 +113,15 @@ def test_every_token_is_drawn_from_what_a_plain_forward_says(model, read):
     assert longest > decoding.COLUMNS_TOGETHER  # the cache grew under way
 
 
-def _damaged_move(self, source: int, target: int, length: int) -> None:
-    """Forget to copy a row that changes its slot."""
-
-
-def _damaged_put(self, slot: int, states, length: int) -> None:
-    """Forget to copy the prompt."""
-
-
-@pytest.mark.parametrize(("name", "damage"), [("move", _damaged_move), ("put", _damaged_put)])
-def test_a_row_with_another_rows_cache_would_be_seen(model, read, monkeypatch, name, damage):
+@pytest.mark.parametrize("forgotten", ["move", "put"])
+def test_a_row_with_another_rows_cache_would_be_seen(model, read, monkeypatch, forgotten):
+    """As if a row that changes its slot, or a prompt, were not copied."""
     end = _ends_early(model)
     read[0].clear()
-    monkeypatch.setattr(decoding.SlotCache, name, damage)
+    monkeypatch.setattr(decoding.SlotCache, forgotten, lambda *given: None)
     written = continue_prompts(model, PROMPTS, end, 30, DRAWN, seed=1)
     with pytest.raises(AssertionError):
-        _assert_as_plain(model, PROMPTS, written, read[0], 1e-4)
+        _assert_as_plain(model, PROMPTS, written, read[0])
 
 
 # -- what is asked for of a row --------------------------------------------------------------------
@@ -172,55 +156,38 @@ def test_settings_that_leave_no_number_are_refused_by_the_base_model(model, extr
 # -- steps done again from a recording: pretended here, recorded by a GPU in `test_gpu` ------------
 
 
-def done_again(work, device, pool=None):
-    """Return a recording that does the work again."""
-    return SimpleNamespace(replay=work, pool=lambda: 1)
-
-
-def stale(work, device, pool=None):
-    """Return one that forgot to read its tokens: what they make is that of the first time."""
-    work()
-    return SimpleNamespace(replay=lambda: None, pool=lambda: 1)
-
-
-def impossible(work, device, pool=None):
-    raise RuntimeError("operation not permitted when stream is capturing")
-
-
-@pytest.fixture
-def recorded(model, monkeypatch):
-    """Write rows with recordings of a kind; None: without any."""
+@pytest.mark.parametrize("kind", ["done again", "stale", "impossible"])
+def test_rows_from_recordings_are_those_of_the_steps_and_a_faulty_one_is_not_used(
+    model, monkeypatch, kind
+):
+    """A stale one forgot to read its tokens: what they make is that of the first time."""
     made: list[decoding.TokenStep] = []
+
+    def record(work, device, pool=None):
+        if kind == "impossible":
+            raise RuntimeError("operation not permitted when stream is capturing")
+        if kind == "stale":
+            work()
+        again = work if kind == "done again" else lambda: None
+        return SimpleNamespace(replay=again, pool=lambda: 1)
 
     class Kept(decoding.TokenStep):
         def __init__(self, *given):
             super().__init__(*given)
             made.append(self)
 
-    def rows(recording=None):
-        monkeypatch.setattr(decoding, "has_graphs", lambda device: recording is not None)
-        monkeypatch.setattr(decoding, "TokenStep", Kept)
-        monkeypatch.setattr(decoding, "record_graph", recording)
+    def rows():
         prompts = [[5, 6, 7 + i % 3, 8] for i in range(11)]
-        found = continue_prompts(model, prompts, -1, 30, SamplingConfig(batch_size=4))
-        return found, made[-1]
+        return continue_prompts(model, prompts, -1, 30, SamplingConfig(batch_size=4))
 
-    return rows
-
-
-def test_rows_from_recordings_are_those_of_the_steps_themselves(recorded):
-    plain, _ = recorded()
-    found, step = recorded(done_again)
-    assert found == plain and step.in_use
-    assert len(step.recordings) > 1  # one for each number of columns
-    assert all(one.compared == decoding.COMPARED for one in step.recordings.values())
-
-
-@pytest.mark.parametrize("fault", [stale, impossible])
-def test_a_faulty_recording_is_not_used(recorded, monkeypatch, fault):
-    plain, _ = recorded()
-    found, step = recorded(fault)
-    assert found == plain and not step.in_use and not step.recordings
-    if fault is stale:  # control: used without being compared, it would write other rows
+    plain = rows()
+    monkeypatch.setattr(decoding, "has_graphs", lambda device: True)
+    monkeypatch.setattr(decoding, "TokenStep", Kept)
+    monkeypatch.setattr(decoding, "record_graph", record)
+    assert rows() == plain
+    recordings = made[-1].recordings.values()
+    assert made[-1].in_use == (kind == "done again") == (len(recordings) > 1)
+    assert all(one.compared == decoding.COMPARED for one in recordings)
+    if kind == "stale":  # control: used without being compared, it would write other rows
         monkeypatch.setattr(decoding, "COMPARED", 1)
-        assert recorded(stale)[0] != plain
+        assert rows() != plain

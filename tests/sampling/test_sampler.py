@@ -47,10 +47,8 @@ def scripted(model, tokenizer, monkeypatch):
                 yield request.key, ids if text.endswith("...") else [*ids, end]
 
         monkeypatch.setattr("twinset.sampling.sampler.decode", fake)
-        prompts, judge = {A: [1], B: [2]}, denies if denied else None
-        return Sampler(
-            model, tokenizer, prompts, SamplingConfig(**options), 30, denies=judge
-        ), asked
+        given = (model, tokenizer, {A: [1], B: [2]}, SamplingConfig(**options), 30)
+        return Sampler(*given, denies=denies if denied else None), asked
 
     return make
 
@@ -82,10 +80,7 @@ SCRIPTS = {  # texts, options, rows wanted → (text, filtered, unfinished, deni
         ["It was good. Mr. Smith was...", "It was good. But the end", "Fine. But a long half..."],
         {"endings": "cut"},
         {A: 3},  # the last would lose more than half
-        [
-            (text, 0, 0, 0)
-            for text in ("It was good.", "It was good. But the end", "Fine. But a long")
-        ],
+        [(t, 0, 0, 0) for t in ("It was good.", "It was good. But the end", "Fine. But a long")],
         [0, 1, 2],
     ),
     "or is drawn again so often and then cut": (
@@ -152,10 +147,8 @@ def test_a_seed_and_a_stream_draw_rows_of_their_own(model, tokenizer):
 
     def texts(seed: int, stream: int) -> list[str]:
         config = SamplingConfig(seed=seed, max_redraws=100)
-        return [
-            r.text
-            for r in Sampler(model, tokenizer, prompts, config, 12, stream).sample({A: 6, B: 6})
-        ]
+        sampler = Sampler(model, tokenizer, prompts, config, 12, stream)
+        return [row.text for row in sampler.sample({A: 6, B: 6})]
 
     first = texts(1, 0)
     assert first == texts(1, 0) and all(map(is_usable, first))
@@ -193,20 +186,12 @@ def test_each_list_finds_its_own_texts(texts, kind):
 # -- where texts end -------------------------------------------------------------------------------
 
 
-def ids_of(tokenizer, text):
-    return tokenizer(text)["input_ids"]
-
-
-LONGEST = 64
-CONFIG = SamplingConfig(guidance=0.0, batch_size=8, endings="keep")
-
-
 @pytest.fixture
 def writer(model, tokenizer, monkeypatch):
     """Make a sampler whose decoder writes one text again and again, until it may end."""
 
     def make(length, text="It was fine. "):
-        written = ids_of(tokenizer, text)
+        written = tokenizer(text)["input_ids"]
 
         def decode(model, waiting, end, most, config, generator, packed):
             while waiting:
@@ -220,14 +205,15 @@ def writer(model, tokenizer, monkeypatch):
 
         monkeypatch.setattr("twinset.sampling.sampler.decode", decode)
         drawn = None if length is None else (lambda c, rng: length)
-        return Sampler(model, tokenizer, {A: [5, 6], B: [6, 7]}, CONFIG, LONGEST, length=drawn)
+        config = SamplingConfig(guidance=0.0, batch_size=8, endings="keep")
+        return Sampler(model, tokenizer, {A: [5, 6], B: [6, 7]}, config, 64, length=drawn)
 
     return make
 
 
 @pytest.mark.parametrize("length", [3, 17])
 def test_a_row_ends_with_the_sentence_nearest_to_its_length(writer, tokenizer, length):
-    sentence = len(ids_of(tokenizer, "It was fine. "))
+    sentence = len(tokenizer("It was fine. ")["input_ids"])
     for ids in writer(length).drafts({A: 3})[A]:
         assert ids[-1] == tokenizer.eos_token_id
         # the blank behind a full stop is the next sentence's
