@@ -92,24 +92,17 @@ def own_code(folder):
     (folder / "code.py").write_text("raise SystemExit('code of others was run')\n")
 
 
-def index(folder: Path, file: str) -> None:
-    """Have an index name one file for all tensors; a decoy is what a hash would look at."""
-    places = dict.fromkeys(load_file(folder / WEIGHTS), file)
-    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": places}))
-    save_file({"decoy": torch.zeros(1)}, folder / "decoy.safetensors")
-    (folder / WEIGHTS).unlink()
-
-
 def weights_at(place: str, is_absolute: bool = False):
-    """Lay the weights (`.bin`: pickled) at a place that the index names."""
+    """Have an index lead to weights elsewhere (`.bin`: pickled); a hash would see a decoy."""
 
     def spoil(folder: Path) -> None:
-        target = folder / place
-        if target.suffix == ".bin":
-            torch.save(load_file(folder / WEIGHTS), target)
-        else:
-            shutil.copy(folder / WEIGHTS, target)
-        index(folder, str(target.resolve()) if is_absolute else place)
+        target, tensors = folder / place, load_file(folder / WEIGHTS)
+        (torch.save if target.suffix == ".bin" else save_file)(tensors, target)
+        file = str(target.resolve()) if is_absolute else place
+        places = {"metadata": {}, "weight_map": dict.fromkeys(tensors, file)}
+        (folder / INDEX).write_text(json.dumps(places))
+        save_file({"decoy": torch.zeros(1)}, folder / "decoy.safetensors")
+        (folder / WEIGHTS).unlink()
 
     return spoil
 
@@ -302,22 +295,19 @@ REVIEW = "The room was clean and the staff were friendly, but the breakfast was 
 SHUFFLED = "was breakfast friendly, cold. but clean the were and room the The staff was the"
 
 
-def nats(base, text):
-    ids = torch.tensor([[base.tokenizer.eos_token_id, *base.tokenizer(text).input_ids]])
-    with torch.inference_mode():
-        logits = base.model(input_ids=ids).logits[0, :-1]
-    return torch.nn.functional.cross_entropy(logits, ids[0, 1:], reduction="sum").item()
-
-
 def facts_of(name):
     return json.loads((shipped_folder(name) / "pretraining.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_shipped_model_predicts_english_and_its_origin_says_what_was_kept_out(name):
-    base = load_base(name)
-    assert nats(base, REVIEW) / math.log(2) / len(REVIEW) < 2.2  # an untrained one: about 4
-    assert nats(base, SHUFFLED) > 1.5 * nats(base, REVIEW)
+    base, nats = load_base(name), []
+    for text in (REVIEW, SHUFFLED):
+        ids = torch.tensor([[base.tokenizer.eos_token_id, *base.tokenizer(text).input_ids]])
+        with torch.inference_mode():
+            nats.append(float(base.model(input_ids=ids, labels=ids).loss) * (ids.shape[1] - 1))
+    assert nats[0] / math.log(2) / len(REVIEW) < 2.2  # an untrained one: about 4
+    assert nats[1] > 1.5 * nats[0]
     assert context_length(base.model) == 256
     assert facts_of(name)["parameters"] == sum(p.numel() for p in base.model.parameters())
     assert base.origin.startswith("part of twinset, files ")

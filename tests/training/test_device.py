@@ -3,15 +3,12 @@
 import __future__
 
 import inspect
-import re
 import textwrap
 from contextlib import nullcontext
 
 import pandas as pd
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 from tests.helpers import oracle
 from tests.helpers.clipped import (
@@ -168,39 +165,3 @@ def test_a_step_outside_of_the_engine_may_not_mix_either(tiny_base):
                 wrong()
         with pytest.raises((RuntimeError, TypeError)):
             there.numpy()
-
-
-def refused_operations() -> set[str]:
-    """Return what PyTorch says it has no repeatable kernel for, in letters alone."""
-    said = torch.use_deterministic_algorithms.__doc__.rpartition("will throw a\n")[2]
-    names = re.findall(r"`torch\.(?:\w+\.)*(\w+)`", said.partition("In addition")[0])
-    return {name.replace("_", "").lower() for name in names}
-
-
-class Seen(TorchDispatchMode):
-    """Keeps the names of operations on numbers of the device; whole ones add in any order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Pretended)]
-        if any(x.is_floating_point() for x in given):
-            self.names.add(func.overloadpacket.__name__.replace("_", ""))
-        return func(*args, **(kwargs or {}))
-
-
-def test_no_operation_of_a_step_is_refused_for_want_of_a_repeatable_kernel(monkeypatch):
-    def refused(*families: str) -> set[str]:
-        with pretending(), Seen() as seen:
-            for family in families:
-                for adapted in (False, True):
-                    model = with_adapters(build(family)) if adapted else build(family)
-                    run_engine(model.to(DEVICE), random_units(0, 7, 2), LOSSES["bounded"][0])
-        assert {"bmm", "indexadd", "scatteradd"} <= seen.names
-        return seen.names & refused_operations()
-
-    assert refused("gpt2-tied", "llama-untied") == set()
-    plant(monkeypatch, UnitClipping, "_norms", "squared.sqrt()", "squared.cumsum(0).sqrt()")
-    assert refused("gpt2-tied") == {"cumsum"}

@@ -38,6 +38,8 @@ from twinset.training.loop import StepContext, opening_message, run_training
 SIGMA, NORM = 0.9, 0.2
 LABELS = [("good",), ("bad",)]
 SCHEMA = Schema("t", "str", (Attribute("l", "str", ("bad", "good")),), columns=("t", "l"))
+TEXTS = [f"The film number {i}." for i in range(24)]
+ITS_LABELS = [LABELS[i % 2] for i in range(24)]
 PLAN = Plan(24, 8.0, 1e-5, 12, 3, SIGMA, 1.0, 1e-3, 2.0)
 
 
@@ -62,13 +64,6 @@ def trainer(config) -> Trainer:
     return Trainer(load_base(config.training.base_model), config, [], Silent())
 
 
-def own_sum(config, tokens) -> ClippedSum:
-    made = trainer(config)
-    engine = ClippingEngine(made.model, NORM, made.execution)
-    loss = MismatchLoss.from_plan(PLAN, config.training)
-    return ClippedSum(engine, tokens, loss, config.speed, PLAN.batch_size)
-
-
 def context(config, tokens, policy=None, record_event=lambda event: None, group=None):
     return StepContext(
         records=tokens,
@@ -82,17 +77,13 @@ def context(config, tokens, policy=None, record_event=lambda event: None, group=
     )
 
 
-def alone_each(records) -> list[list[int]]:
-    return [[record] for record in records]
-
-
 def batches(parameters) -> dict[str, Batch]:
     limits = torch.linspace(0.05, NORM, 13, dtype=torch.float64)
     scales = [Scale(torch.linspace(0.5, 2.0, p.shape[-1])) for p in parameters]
     return {
-        "plain": Batch(1, alone_each(range(20))),
-        "own limits": Batch(2, alone_each(range(11, 24)), limits),
-        "rescaled": Batch(3, alone_each([3, 1, 2]), scales=scales),
+        "plain": Batch(1, [[i] for i in range(20)]),
+        "own limits": Batch(2, [[i] for i in range(11, 24)], limits),
+        "rescaled": Batch(3, [[3], [1], [2]], scales=scales),
         "fewer units than processes": Batch(4, [[5, 7, 6]]),
         "empty": Batch(5, []),
     }
@@ -112,9 +103,8 @@ class Watched(Uniform):
 
 def spread_fits(draws: torch.Tensor, std: float) -> bool:
     """A chi-square test of the variance, at 1 in 10⁶."""
-    n = draws.numel()
-    ratio = float((draws.double() ** 2).sum()) / std**2
-    return bool(stats.chi2.ppf(5e-7, n) < ratio < stats.chi2.ppf(1 - 5e-7, n))
+    spread = stats.chi2(draws.numel()).cdf(float((draws.double() ** 2).sum()) / std**2)
+    return 5e-7 < spread < 1 - 5e-7
 
 
 def check_noise(config, tokens, group) -> None:
@@ -133,7 +123,16 @@ def check_noise(config, tokens, group) -> None:
 def test_several_processes_form_the_sum_of_one_add_noise_once_and_end_with_one_that_dies(
     config, tokens
 ):
-    alone, rank_zero = own_sum(config, tokens), own_sum(config, tokens)
+    alone, rank_zero = (
+        ClippedSum(
+            ClippingEngine((made := trainer(config)).model, NORM, made.execution),
+            tokens,
+            MismatchLoss.from_plan(PLAN, config.training),
+            config.speed,
+            PLAN.batch_size,
+        )
+        for _ in range(2)
+    )
     asked = batches(alone.engine.parameters)
     died = pytest.raises(InputError, match="fewer `processes`")
     with died, process_group(2) as group:
@@ -158,11 +157,6 @@ def test_several_processes_form_the_sum_of_one_add_noise_once_and_end_with_one_t
     assert not all(torch.allclose(a, b, atol=1e-4) for a, b in zip(before, now, strict=True))
 
 
-def weights_of(trainer: Trainer) -> list[torch.Tensor]:
-    layers = [m.weights() for m in trainer.model.modules() if isinstance(m, Nf4Linear)]
-    return [*trainer.model.parameters(), *layers]
-
-
 @pytest.mark.parametrize(
     ("method", "isolated"), [("lora", False), ("qlora", True), ("full", False)]
 )
@@ -175,6 +169,11 @@ def test_others_start_from_the_weights_of_rank_0(config, tokens, monkeypatch, me
     message_sent = opening_message(rank_zero, context(low, tokens))
     follower = trainer_of(message_sent)
     assert rank_zero.execution == follower.execution
+
+    def weights_of(trainer: Trainer) -> list[torch.Tensor]:
+        layers = [m.weights() for m in trainer.model.modules() if isinstance(m, Nf4Linear)]
+        return [*trainer.model.parameters(), *layers]
+
     pairs = list(zip(weights_of(rank_zero), weights_of(follower), strict=True))
     assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
     # negative control: weights that were never rounded
@@ -189,34 +188,24 @@ def tokens_of(texts, labels, base, folder=None) -> TokenisedRecords:
     return tokenise(Records(texts, labels, SCHEMA), template, base.tokenizer, 64, 20, folder)
 
 
-def process_of_each(texts, labels, base) -> dict[tuple, int]:
-    """Which of three processes forms the gradient of each record of a table, all in one batch."""
-    tokens = tokens_of(texts, labels, base)
-    dealt = deal_units(tokens, alone_each(range(len(texts))), 3)
-    return {(texts[p], labels[p]): rank for rank, places in enumerate(dealt) for p in places}
-
-
-TEXTS = [f"The film number {i}." for i in range(24)]
-ITS_LABELS = [LABELS[i % 2] for i in range(24)]
-
-
-def moved_by_a_removal(base) -> int:
-    """Count, over all rows that may be removed, the others that another process is dealt then."""
-    whole, moved = process_of_each(TEXTS, ITS_LABELS, base), 0
-    for i in range(len(TEXTS)):
-        rest = [values[:i] + values[i + 1 :] for values in (TEXTS, ITS_LABELS)]
-        less = process_of_each(*rest, base)
-        moved += sum(whole[record] != rank for record, rank in less.items())
-    return moved
-
-
 def test_a_removed_row_moves_no_other_to_another_process(tiny_base, monkeypatch):
     base = load_base(str(tiny_base))
-    assert set(process_of_each(TEXTS, ITS_LABELS, base).values()) == {0, 1, 2}
-    assert moved_by_a_removal(base) == 0
+
+    def ranks(gone=None) -> dict[str, int]:
+        """Which of three processes forms the gradient of each text, all being in one batch."""
+        kept = [i for i in range(24) if i != gone]
+        tokens = tokens_of([TEXTS[i] for i in kept], [ITS_LABELS[i] for i in kept], base)
+        dealt = deal_units(tokens, [[i] for i in range(len(kept))], 3)
+        return {TEXTS[kept[p]]: rank for rank, places in enumerate(dealt) for p in places}
+
+    def moved() -> int:
+        whole = ranks()
+        return sum(whole[t] != rank for gone in range(24) for t, rank in ranks(gone).items())
+
+    assert set(ranks().values()) == {0, 1, 2} and moved() == 0
     # The negative control: dealt by number, it moves the later ones.
     monkeypatch.setattr(TokenisedRecords, "digest", lambda self, index: index)
-    assert moved_by_a_removal(base) == sum(range(24))
+    assert moved() == sum(range(24))
 
 
 RUN = "t.csv --run r --rows 6 --steps 1 --epsilon 20 --marginal-share 0 --teacher-share 0".split()
