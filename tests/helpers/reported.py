@@ -6,11 +6,8 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-import pandas as pd
-
 from evaluation.findings import Curve, Findings, Histogram, Measured, Score, proportion
 from tests.helpers import handover
-from twinset.table.read import write_frame
 
 SOURCES = {
     "real": 0.836,
@@ -34,8 +31,8 @@ def around(name, value, half, goal="match", most=math.inf, n=600):
 
 
 def utility():
-    for label, lift in (("sentiment", 0.0), ("product", 0.12), ("sentiment × product", -0.1)):
-        for classifier, better in (("tfidf", 0.0), ("svm", -0.01), ("minilm", 0.02)):
+    for label, lift in (("sentiment", 0.0), ("product", 0.12)):
+        for classifier, better in (("tfidf", 0.0), ("minilm", 0.02)):
             place = {"label": label, "classifier": classifier}
             for rows, value in SOURCES.items():
                 where = {"rows": rows, **place}
@@ -52,44 +49,31 @@ def utility():
 
 def fidelity():
     for rows, lift in (("twin", -9.0), ("train", 0.4), (SECOND, 0.0)):
-        place = {"rows": rows}
         where = "release alone" if rows == "twin" else "private rows"
         lengths = replace(around("mean length", 82 + lift, 3.1), where=where)
-        yield Measured("fidelity", lengths, place)
-        yield Measured("fidelity", around("distinct-2", 0.61 + lift / 60, 0.012, most=1.0), place)
-        yield Measured("fidelity", around("perplexity under a public model", 31 - lift, 1.2), place)
+        distinct = around("distinct-2", 0.61 + lift / 60, 0.012, most=1.0)
+        yield from (Measured("fidelity", score, {"rows": rows}) for score in (lengths, distinct))
     for rows, value in (("twin", 0.71), (SECOND, 0.96)):
-        place = {"rows": rows}
-        yield Measured("fidelity", around("MAUVE", value, 0.03, "maximise", 1.0), place)
-        yield Measured("fidelity", share("precision of embeddings", value), place)
-        distance = around("Jensen–Shannon divergence of words", 1 - value, 0.02, "minimise", 1.0)
-        yield Measured("fidelity", distance, place)
+        score = around("MAUVE", value, 0.03, "maximise", 1.0)
+        yield Measured("fidelity", score, {"rows": rows})
 
 
 def leakage():
     for attack, sees, area in (
         ("loss", "model", 0.512),
         ("calibrated loss", "model", 0.521),
-        ("zlib ratio", "model", 0.506),
-        ("Min-20 %", "model", 0.509),
         ("nearest row, 3-grams", "released rows", 0.503),
-        ("nearest row, embeddings", "released rows", 0.498),
         ("words of the row", "neither model nor released rows", 0.507),
     ):
         place = {"attack": attack, "sees": sees}
         yield Measured("leakage", around("AUROC", area, 0.025, "minimise", 1.0, 2000), place)
-        if sees != "neither model nor released rows":
+        if not sees.startswith("neither"):
             yield Measured("leakage", share("TPR at 1 % FPR", 0.012, 1000, "minimise"), place)
-            yield Measured("leakage", share("TPR at 0.1 % FPR", 0.001, 1000, "minimise"), place)
     for table, copied in (("train", 0.021), ("held-out", 0.017), (SAMPLE, 0.018)):
         place = {"against": table}
-        run = share("rows with a run of 8 words", copied, 600, "minimise")
-        yield Measured("leakage", run, place)
-        yield Measured("leakage", share("near-duplicates", copied / 9, 600, "minimise"), place)
+        yield Measured("leakage", share("near-duplicates", copied, 600, "minimise"), place)
         longest = Score("longest verbatim run", 11, 9, math.inf, "minimise", 0, math.inf, 600)
         yield Measured("leakage", longest, place)
-    nearer = share("nearer to train than to held-out", 0.51, 600, "match")
-    yield Measured("leakage", nearer, {"against": SAMPLE})
     for rows, value in (("train", 0.02), ("train only", 0.01), ("held-out only", 0.0)):
         place = {"kind": "person's name", "rows": rows, "occurrences": "1"}
         yield Measured("leakage", share("replayed", value, 300, "minimise"), place)
@@ -98,24 +82,20 @@ def leakage():
 def canaries():
     for policy, bits, claim, bound, area in (
         ("uniform", (1.2, 1.5, 1.9), 8.0, 0.31, 0.51),
-        ("importance", (1.4, 1.4, 2.2), 8.0, 0.42, 0.52),
         ("none", (3.1, 8.2, 9.97), math.inf, 2.9, 0.91),
     ):
         place = {"policy": policy}
-        for sees, less in (("model", 0.0), ("released rows", 1.1)):
-            for copies, value in zip((1, 10, 100), bits, strict=True):
-                where = place | {"copies": str(copies), "sees": sees}
-                score = Score("exposure", value - less, max(0, value - less - 0.9), value, *RANGE)
-                yield Measured("leakage", score, where)
+        for copies, value in zip((1, 10, 100), bits, strict=True):
+            where = place | {"copies": str(copies), "sees": "model"}
+            low = max(0, value - 0.9)
+            score = Score("exposure", value, low, value, "minimise", 0.0, 9.97, 5)
+            yield Measured("leakage", score, where)
         claimed = Score("claimed epsilon", claim, claim, claim, "minimise", 0.0, math.inf, 1)
         yield Measured("leakage", claimed, place)
         found = Score("lower bound of ε", bound, bound, math.inf, "minimise", 0.0, math.inf, 500)
         yield Measured("leakage", found, {"attack": "one run", "sees": "model", **place})
         attack = {"attack": "loss", "sees": "model"}
         yield Measured("leakage", around("AUROC", area, 0.03, "minimise", 1.0), place | attack)
-
-
-RANGE = ("minimise", 0.0, 9.97, 5)
 
 
 def evaluation(**changes) -> Findings:
@@ -155,10 +135,6 @@ def audit(**changes) -> Findings:
     return replace(found, **changes)
 
 
-def planted() -> Findings:
-    return Findings("canaries", {"policies": ["uniform"]}, (*canaries(),))
-
-
 def run_in(folder: Path, *findings: Findings, ledger=None, name="reviews-1") -> Path:
     """A run with everything but what is left out of the findings."""
     run = bare(folder, *findings, ledger=ledger, name=name)
@@ -181,15 +157,3 @@ def bare(folder: Path, *findings: Findings, ledger=None, name="reviews-1") -> Pa
     for each in findings:
         each.save(run / "internal" / f"{each.kind}.json")
     return run
-
-
-def with_twin(run: Path, frame: pd.DataFrame) -> Path:
-    for old in (run / "share").glob("twin.*"):
-        old.unlink()
-    write_frame(frame, run / "share" / "twin.parquet")
-    return run
-
-
-def everything_in(folder: Path) -> Path:
-    """A run of which all is known."""
-    return run_in(folder, evaluation(), audit(), planted())

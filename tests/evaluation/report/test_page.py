@@ -9,11 +9,11 @@ from datetime import date
 import pandas as pd
 import pytest
 
-from evaluation.findings import Curve, Histogram, Measured
+from evaluation.findings import Curve, Findings, Histogram, Measured
 from evaluation.report.page import build_report, spend_over_steps, write_report
 from tests.helpers import handover, reported
 from tests.helpers.pages import Page, all_elements, answers, one
-from tests.helpers.reported import audit, bare, evaluation, with_twin
+from tests.helpers.reported import audit, bare, evaluation
 from twinset import __version__
 from twinset.files.atomic import sha256_file
 from twinset.privacy.accounting.accountant import up_decimals
@@ -28,7 +28,9 @@ EVIL = "<script>alert(1)</script>]]>\"'&<img src=x onerror=alert(1)></style></te
 @pytest.fixture(scope="module")
 def html(tmp_path_factory):
     """The page of a run of which all is known."""
-    return build_report(reported.everything_in(tmp_path_factory.mktemp("report")))
+    planted = Findings("canaries", {"policies": ["uniform"]}, (*reported.canaries(),))
+    folder = tmp_path_factory.mktemp("report")
+    return build_report(reported.run_in(folder, evaluation(), audit(), planted))
 
 
 @pytest.fixture(scope="module")
@@ -152,10 +154,9 @@ def test_hostile_text_shows_as_text(tmp_path):
     run = reported.run_in(tmp_path, findings, name="evil <b>")
     (run / "internal" / "noise.json").write_text('{"<b>.1.<i>": 0.5}')
     rows = {EVIL: [EVIL, "\x00\x1b[31m\u202eabc"], "label": ["a", "b"]}
-    html = build_report(
-        with_twin(run, pd.DataFrame(rows)),
-        show_real={EVIL: pd.DataFrame({EVIL: [EVIL], "label": [EVIL]})},
-    )
+    write_frame(pd.DataFrame(rows), run / "share" / "twin.parquet")
+    real = pd.DataFrame({EVIL: [EVIL], "label": [EVIL]})
+    html = build_report(run, show_real={EVIL: real})
     page = Page(html)
     assert page.root.text.count(EVIL) > 20
     names = {element.name for element in all_elements(page)}
