@@ -4,8 +4,8 @@ How often these tests are wrong by chance, in one run of them all:
 
 - A sound claim is refuted with a probability of at most 1 - SURE, as an exact bound of Clopper and
   Pearson says, for each of some twenty-five findings: below 1 in 10,000.
-- A fault is missed with less than 1 in 10,000, exactly computed for the least broken mechanism by
-  `test_the_power_of_an_audit`. Others are far more broken, and hardly ever missed at all.
+- A fault is missed with less than 1 in 10,000: `test_the_power_of_an_audit` computes it exactly for
+  the least broken mechanism.
 """
 
 import json

@@ -31,27 +31,13 @@ PATTERNS = (
     "nobody told me that the {thing} and the {other} would be so {mood}",
     "{mood} {thing}",
 )
-RELEASE_ALONE = {
-    "mean length",
-    "median length",
-    "distinct-1",
-    "distinct-2",
-    "distinct-3",
-    "n-gram diversity",
-    "self-BLEU",
-    "duplicate rate",
-    "perplexity under a public model",
-}
-AGAINST_TRAIN = {
-    "total variation distance of labels",
-    "words known to train",
-    "words of train covered",
-    "Jensen–Shannon divergence of words",
-    "MAUVE",
-    "precision of embeddings",
-    "recall of embeddings",
-    "Fréchet distance of embeddings",
-}
+GRAMS = {"distinct-1", "distinct-2", "distinct-3", "n-gram diversity", "self-BLEU"}
+RELEASE_ALONE = {"mean length", "median length", "duplicate rate", *GRAMS}
+RELEASE_ALONE |= {"perplexity under a public model"}
+AGAINST_TRAIN = {"total variation distance of labels", "MAUVE", "Fréchet distance of embeddings"}
+AGAINST_TRAIN |= {"words known to train", "words of train covered"}
+AGAINST_TRAIN |= {"Jensen–Shannon divergence of words"}
+AGAINST_TRAIN |= {"precision of embeddings", "recall of embeddings"}
 
 
 class WordEncoder:
@@ -145,13 +131,10 @@ def test_a_faithful_twin_scores_at_the_ceiling(found):
     ("twin", "name", "direction"),
     [
         ("shuffled words", "self-BLEU", -1),
-        ("shuffled words", "MAUVE", -1),
         ("shuffled words", "Fréchet distance of embeddings", 1),
-        ("one sentence", "self-BLEU", 1),
         ("one sentence", "duplicate rate", 1),
         ("one sentence", "recall of embeddings", -1),
         ("another domain", "words known to train", -1),
-        ("another domain", "Jensen–Shannon divergence of words", 1),
         ("another domain", "precision of embeddings", -1),
     ],
 )

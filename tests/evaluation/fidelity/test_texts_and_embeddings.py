@@ -40,10 +40,8 @@ def cloud(rows, seed, shift=0.0, spread=1.0, dimensions=10):
 
 
 PAIRS = {
-    "alike": (cloud(600, 0), cloud(600, 1)),
     "shifted": (cloud(600, 0, shift=0.7), cloud(600, 1)),
     "narrow": (cloud(600, 0, spread=0.5), cloud(600, 1)),
-    "apart": (-cloud(600, 0, shift=4.0), cloud(600, 1, shift=4.0)),
 }
 
 
@@ -108,9 +106,8 @@ def test_precision_and_recall_agree_with_scikit_learn(name):
     from sklearn.neighbors import NearestNeighbors
 
     ours, real = PAIRS[name]
-    for score, one, region in zip(
-        precision_recall(ours, real), (ours, real), (real, ours), strict=True
-    ):
+    both = zip(precision_recall(ours, real), (ours, real), (real, ours), strict=True)
+    for score, one, region in both:
         radii = NearestNeighbors(n_neighbors=4).fit(region).kneighbors(region)[0][:, 3]
         near = np.linalg.norm(one[:, None] - region[None], axis=2)
         assert score.value == pytest.approx((near <= radii).any(axis=1).mean(), abs=0.002)

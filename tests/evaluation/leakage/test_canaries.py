@@ -63,18 +63,6 @@ def test_planting():
     assert planted["stars"].tolist()[3:] == [5, 1, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("losses", "secret", "rank"),
-    [
-        ([1.0, 2.0, 3.0], 2, 3.0),
-        ([2.0, 2.0, 2.0, 2.0], 1, 2.5),
-        ([1.0, math.nan, math.inf], 1, 2.5),
-    ],
-)
-def test_rank(losses, secret, rank):
-    assert expected_rank(np.array(losses), secret) == rank
-
-
 @pytest.mark.parametrize("model", ["tiny_base", "tiny_llama"])
 def test_losses_are_those_of_whole_sequences(model, request):
     """Shared stem, cache and padding change nothing: against one plain pass a candidate."""
