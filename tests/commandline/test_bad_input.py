@@ -32,23 +32,19 @@ def lay_out_files() -> None:
     """Write everything that the cases below name into the working folder."""
     tables = {
         "gaps": GOOD.assign(review=FOUR_BLANK),
-        "label": GOOD.assign(label=[None, *"ba" * 29, "b"]),
         "end": with_text(f"{MARKER} <|endoftext|> b"),
-        "five": GOOD[:5],
     }
     for name, frame in tables.items():
         frame.to_csv(f"{name}.csv", index=False)
     files = {
         "t.docx": "x",
-        "unseen.csv": "label,rows\npos,3\nmeh,3\n",
         "o.csv": "x",
         "key.toml": "epsilom = 3",
-        "type.toml": 'steps = "ten"',
         "deep.jsonl": f'{{"review": "{MARKER}"}}\n{DEEP}',
     }
     for name, content in files.items():
         Path(name).write_text(content)
-    for folder in ("mine", "folder.csv", "other/share"):
+    for folder in ("mine", "other/share"):
         Path(folder).mkdir(parents=True)
         Path(folder, "privacy.json").touch()
     older_run()
@@ -59,9 +55,7 @@ def lay_out_files() -> None:
 CASES = """
 missing.csv => missing.csv|no such file
 t.csv --text reviw => t.csv|reviw|review
-t.csv --attribute stars => t.csv|stars
 gaps.csv => gaps.csv|4 of 60|row 8|--drop-empty
-label.csv --strict => label|row 2|--drop-empty
 end.csv => end.csv|row 8
 t.docx => t.docx|ending
 t.csv --rows-per-label meh=3 => meh|neg, pos
@@ -69,11 +63,6 @@ t.csv --output t.csv --overwrite => --output t.csv|private table
 t.csv --log-file t.csv => --log-file t.csv|no log
 t.csv --output other/share/o.csv => other/share is a run's own
 t.csv --rows 5 --rows-per-label 5 => --rows-per-label|not several
-t.csv --plan-file unseen.csv => row 3
-t.csv --epsilon=nan => --epsilon|from 0.001
-t.csv --delta=1 => --delta|from 1e-30 to 0.999999
-t.csv --epsilon 0.05 => 60 records|attainable
-five.csv => 5 records are too few|some thousands
 t.csv --epsilon 8 --no-privacy => contradict
 t.csv --prompt '{label} {film}:' => {film}
 t.csv --base-model ./none => ./none|smollm2-135m
@@ -81,13 +70,9 @@ t.csv --run older => older|--overwrite
 t.csv --run mine --overwrite => mine|not a twinset run
 t.csv --run /proc/runs/a => /proc/runs/a|cannot be written
 t.csv --output o.csv => o.csv: exists
-t.csv --output no/o.csv => does not exist
-t.csv --output folder.csv => fold
 t.csv --epsilom 3 => --epsilom|--help
-t.csv --steps ten => --steps
 t.csv --steps 0 --noise-policy importance => --noise-policy importance|--steps 0
 t.csv --config key.toml => key.toml|did you mean epsilon
-t.csv --config type.toml => type.toml|steps|whole number
 LONG.csv => too long
 """
 OTHERS = """

@@ -12,7 +12,6 @@ from datasets import load_dataset
 from hypothesis import given as made_of
 from hypothesis import settings
 from hypothesis import strategies as st
-from typer.main import get_command
 
 from tests.helpers.commands import (
     COLUMNS,
@@ -23,7 +22,6 @@ from tests.helpers.commands import (
     texts,
 )
 from tests.helpers.refusals import refusal
-from twinset.commandline.app import app
 from twinset.commandline.common import read_columns
 from twinset.commandline.entry_point import with_flags
 from twinset.release.verify import verify
@@ -42,17 +40,10 @@ PRODUCED = private(
     product=pd.Categorical([["dvd", "pan", "book"][i // 2 % 3] for i in range(60)]),
 )
 
-# table, file, attributes, output, rows per label wanted, rows expected
+# table, format, attributes, rows per label that are asked for
 RUNS = [
-    (
-        PRODUCED,
-        "t.parquet",
-        ["product", "label"],
-        "o.parquet",
-        ["dvd,pos=3", "book,neg=2"],
-        {("dvd", "pos"): 3, ("book", "neg"): 2},
-    ),
-    (STARRED, "t.jsonl", ["stars"], "o.jsonl", ["5=2", "1=3"], {(1,): 3, (5,): 2}),
+    (PRODUCED, "parquet", ["product", "label"], {("dvd", "pos"): 3, ("book", "neg"): 2}),
+    (STARRED, "jsonl", ["stars"], {(1,): 3, (5,): 2}),
 ]
 CHEAP = ("--marginal-share", "0", "--teacher-share", "0", *QUICK)
 GIVEN = ("t.csv", *COLUMNS, *CHEAP)
@@ -73,28 +64,26 @@ def run(place, tiny_base, capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("table", "file", "attributes", "output", "wanted", "expected"),
-    RUNS,
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_generate_keeps_its_promises(place, run, table, file, attributes, output, wanted, expected):
+@pytest.mark.parametrize(("table", "ending", "attributes", "wanted"), RUNS, ids=["two", "stars"])
+def test_generate_keeps_its_promises(place, run, table, ending, attributes, wanted):
+    file, output = f"t.{ending}", f"o.{ending}"
     write_frame(table, file)
     columns = [word for name in attributes for word in ("--attribute", name)]
-    wishes = [word for wish in wanted for word in ("--rows-per-label", wish)]
+    each = [f"{','.join(map(str, values))}={rows}" for values, rows in wanted.items()]
+    wishes = [word for wish in each for word in ("--rows-per-label", wish)]
     given = (file, "--text", "review", *columns, *CHEAP)
     outcome = run("generate", *wishes, "--output", output, "--run", "run", given=given)
     assert (outcome.code, outcome.err) == (0, "")
     assert MARKER not in outcome.out
     names = [c for c in table if c != "id"]
-    if file.endswith("jsonl"):  # where each row has an order of its own
+    if ending == "jsonl":  # where each row has an order of its own
         names = ["review", *attributes]
     real, twin = read_frame(file)[names], read_frame(output)
     assert list(twin.columns) == list(real.columns)
-    if output.endswith("parquet"):  # the other formats do not say
+    if ending == "parquet":  # the other formats do not say
         assert [str(d) for d in twin.dtypes] == [str(d) for d in real.dtypes]
     found = twin.groupby(attributes, observed=True).size().to_dict()
-    assert {k if isinstance(k, tuple) else (k,): n for k, n in found.items()} == expected
+    assert {k if isinstance(k, tuple) else (k,): n for k, n in found.items()} == wanted
     assert verify("run").rows == verify(output).rows == len(twin)
     assert verify(output).guarantee.epsilon == pytest.approx(8, rel=1e-3)
     loaded = load_dataset(str(place / "run" / "share"), cache_dir=str(place / "cache"))["train"]
@@ -187,11 +176,7 @@ def test_progress_and_its_log(run):
 def test_plan(place, run):
     before = snapshot(place)
     plan = json.loads(run("plan", "--json").out)
-    assert plan["records"] == 60
-    assert plan["seconds"] > 0
-    assert plan["seconds"] == pytest.approx(sum(seconds for _, seconds in plan["phases"]))
-    uniform = plan["policies"]["uniform"]["noise_multiplier"]
-    assert uniform == pytest.approx(plan["noise_multiplier"])
+    assert plan["records"] == 60 and plan["seconds"] > 0
     text = run("plan").out
     for said in ("records N", "time in all", "δ = 1e-05", "--noise-policy adaptive"):
         assert said in text
@@ -210,24 +195,13 @@ def test_verify_prints_and_fails(place, tiny_run, capsys):
     assert bad.err.startswith("error: share/twin.csv: was altered")
 
 
-def commands(command=None, before=()):
-    """Yield every command with its name."""
-    for name, each in getattr(command or get_command(app), "commands", {}).items():
-        yield from commands(each, (*before, name))
-        if not hasattr(each, "commands"):
-            yield " ".join(word for word in (*before, name) if word != "release"), each
-
-
 def test_help_lists_and_version(capsys):
-    for name, command in commands():
-        assert f"Example: twinset {name}" in command.epilog
     shown = run_twinset(capsys, "sample", "--help").out
     assert "Example: twinset sample runs/reviews" in shown and "--top-p" in shown
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", run_twinset(capsys, "--version").out)
 
 
-# -- how a command ends, and label values in options ---------------------------------------------
-
+# -- label values in options ----------------------------------------------------------------------
 
 NAMES = st.text(st.characters(exclude_characters="="), min_size=1)
 VALUES = st.text(st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs"]), min_size=1)

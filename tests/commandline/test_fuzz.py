@@ -137,7 +137,6 @@ TEXT = BYTES.view(pa.string())
 STRANGE = {
     "text that is not UTF-8": {"review": TEXT, "label": ["a", "b"] * 3},
     "bytes": {"review": BYTES, "label": BYTES},
-    "lists": {"review": [[SECRET]] * 6, "label": [[1], [2]] * 3},
     "times": {"review": [SECRET] * 6, "label": pa.array([1, 2] * 3, pa.timestamp("s"))},
 }
 

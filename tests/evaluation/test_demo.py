@@ -2,28 +2,29 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pandas as pd
-import pytest
 
+from evaluation import demo
 from evaluation.demo import KINDS, SATISFIED, SECRETS, TEXT, TOPIC, make_dialogues
 from evaluation.findings import Findings
 from evaluation.leakage.names import PLANTED
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import little_support
+from tests.helpers.evaluated import REDRAWS, quickly
+from twinset.config import SamplingConfig
 
 
-@pytest.fixture
-def support(monkeypatch):
-    return little_support(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def table():
-    return make_dialogues(400, seed=3)
-
-
-def test_support_by_its_command(support, tiny_base, tmp_path, capsys):
+def test_support_by_its_command(tiny_base, tmp_path, capsys, monkeypatch):
+    """With little of everything."""
+    quickly(monkeypatch)
+    monkeypatch.setattr(demo, "SUPPORT_ROWS", 120)
+    monkeypatch.setattr(demo, "SUPPORT_HELD_OUT", 60)
+    training = replace(demo.SUPPORT.training, steps=2, batch_size=16, max_tokens=8)
+    sampling = SamplingConfig(max_redraws=REDRAWS)
+    small = {"training": training, "sampling": sampling, "known_rows": 60, "heldout_rows": 60}
+    support = replace(demo.SUPPORT, rows_per_label=2, **small)
+    monkeypatch.setitem(demo.DEMOS, support.name, support)
     run = tmp_path / "run"
     given = ("demo", "--data", "support", "--base-model", tiny_base, "--run", run, "--quiet")
     ended = run_twinset(capsys, *given)
@@ -42,12 +43,10 @@ def test_support_by_its_command(support, tiny_base, tmp_path, capsys):
         for rows in ("train only", "held-out only"):
             assert kept.find("replayed", kind=kind, rows=rows).value == 0
     assert PLANTED in (run / "internal" / "report.html").read_text("utf-8")
-    again = run_twinset(capsys, *given)  # the folder is taken
-    assert again.code == 2 and len(again.err.splitlines()) == 1
 
 
-def test_secrets_stand_once_in_their_text_are_all_and_belong_to_nobody(table):
-    seen = set()
+def test_secrets_stand_once_in_their_text_are_all_and_belong_to_nobody():
+    table, seen = make_dialogues(400, seed=3), set()
     for text, cell in zip(table[TEXT], table[SECRETS], strict=True):
         secrets = json.loads(cell)
         assert {"name", "tracking_number"} < secrets.keys() and len(secrets) == 4

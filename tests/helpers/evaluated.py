@@ -1,7 +1,6 @@
 """A tiny run of made-up reviews, a sentence encoder that needs no download, and small demos."""
 
 import random
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,12 +8,10 @@ import torch
 from sklearn.feature_extraction.text import HashingVectorizer
 from torch.nn.functional import cross_entropy
 
-from evaluation import demo as demos
 from evaluation.utility.classifiers import SentenceEncoder
 from tests.helpers.commands import run_twinset
-from twinset.config import SamplingConfig
+from tests.helpers.handover import ledger
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.privacy.statement.ledger import Ledger
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.records import Records
 from twinset.table.schema import Attribute, Schema
@@ -87,17 +84,10 @@ def records_of(texts, moods=("bad",)) -> Records:
 
 def twin_of(base, max_tokens=64) -> TwinModel:
     """A twin's model that was not trained."""
-    ledger = Ledger.open(
-        delta=1e-5,
-        target_epsilon=None,
-        records=60,
-        sample_rate=0.1,
-        max_grad_norm=1.0,
-        randomness=Randomness.for_tests(0),
-        policy="uniform",
-    )
+    known = Randomness.for_tests(0)
+    spent = ledger((), target_epsilon=None, records=60, randomness=known)
     given = base.model, base.tokenizer, SCHEMA, load_template("Write {mood}:", SCHEMA)
-    return TwinModel(*given, {("bad",): 30.0}, max_tokens, ledger, base.origin)
+    return TwinModel(*given, {("bad",): 30.0}, max_tokens, spent, base.origin)
 
 
 def token_nats(model, prompt, text) -> torch.Tensor:
@@ -107,10 +97,10 @@ def token_nats(model, prompt, text) -> torch.Tensor:
     return cross_entropy(logits, torch.tensor(text), reduction="none")
 
 
-def overfit(base, texts, prompt, rate) -> None:
+def overfit(base, texts, prompt) -> None:
     """Let a model learn texts by heart."""
     rows = [torch.tensor([[*prompt, *base.tokenizer.encode(" " + text)]]) for text in texts]
-    optimizer = torch.optim.Adam(base.model.parameters(), rate)
+    optimizer = torch.optim.Adam(base.model.parameters(), 5e-3)
     base.model.train()
     for _ in range(40):
         optimizer.zero_grad()
@@ -118,25 +108,3 @@ def overfit(base, texts, prompt, rate) -> None:
             base.model(row, labels=row).loss.backward()
         optimizer.step()
     base.model.eval()
-
-
-def little(demo: demos.Demo, rows_per_label: int) -> demos.Demo:
-    """Return the demo with little of everything."""
-    return replace(
-        demo,
-        training=replace(demo.training, steps=2, batch_size=16, max_tokens=8),
-        rows_per_label=rows_per_label,
-        known_rows=60,
-        heldout_rows=60,
-        sampling=SamplingConfig(max_redraws=REDRAWS),
-    )
-
-
-def little_support(monkeypatch) -> demos.Demo:
-    """Return the demo of made-up dialogues, few of them; the command finds it too."""
-    quickly(monkeypatch)
-    monkeypatch.setattr(demos, "SUPPORT_ROWS", 120)
-    monkeypatch.setattr(demos, "SUPPORT_HELD_OUT", 60)
-    demo = little(demos.SUPPORT, rows_per_label=2)
-    monkeypatch.setitem(demos.DEMOS, demo.name, demo)
-    return demo

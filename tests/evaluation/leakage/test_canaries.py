@@ -84,7 +84,7 @@ def test_a_model_exposes_what_it_knows_and_else_what_chance_does(tiny_base, monk
     bits = [math.log2(1000) - math.log2(expected_rank(losses, s)) for s in secrets]
     assert np.mean(bits) == pytest.approx(UNKNOWN, abs=0.12)  # four standard errors
     known, unknown = (Canary(DIGITS, secret, LABELS[0], 1) for secret in (731, 184))
-    overfit(base, [known.text], asked[2], 5e-3)
+    overfit(base, [known.text], asked[2])
     exact = [exposure(*asked, canary) for canary in (known, unknown)]
     assert (exact[0].rank, exact[0].method) == (1.0, "exact rank")
     assert exact[0].bits == math.log2(1000) and exact[1].bits < 4

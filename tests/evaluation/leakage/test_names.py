@@ -165,7 +165,7 @@ def fresh(tiny_base):
 def taught(tiny_base):
     """A model that knows two names and two numbers by heart."""
     base = load_base(str(tiny_base))
-    overfit(base, SAID + NUMBERS, base.tokenizer.encode(PROMPT), 5e-3)
+    overfit(base, SAID + NUMBERS, base.tokenizer.encode(PROMPT))
     return base
 
 
