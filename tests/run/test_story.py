@@ -36,7 +36,6 @@ def prepared(base, source=None, **options):
     [
         ({"owner": "who"}, {"group_size": 2}, "`group_size` is of records"),
         ({"owner": "who"}, {"noise_policy": "selective"}, "treats records by what they say"),
-        ({"hold_out": float("nan")}, {}, "`hold_out` must be a number from 0 to 0.5"),
     ],
 )
 def test_what_would_do_nothing_is_refused(tiny_base, source, options, said):
