@@ -217,8 +217,7 @@ def run_files(root: Path) -> dict[str, object]:
     return {
         "share/privacy.json": json.loads(hand_over(root / "share").privacy.read_text("utf-8")),
         "model/twinset.json": {
-            "schema": asdict(SCHEMA),
-            "template": template,
+            **{"schema": asdict(SCHEMA), "template": template},
             "label_counts": [[["a"], 1.0]],
         },
         "internal/config.json": {**RunConfig().to_dict(), **plan},
@@ -228,19 +227,15 @@ def run_files(root: Path) -> dict[str, object]:
     }
 
 
-def lay_out(run: Path, files: dict[str, object]) -> Path:
-    for name, data in files.items():
-        (run / name).parent.mkdir(exist_ok=True)
-        (run / name).write_text(json.dumps(data), "utf-8")
-    return run
-
-
 @fuzz(st.integers(0, 5), *CHANGE, few=12)
 def test_a_run_that_was_changed_is_read_or_refused(folder, which, way, value, takes_away):
     files = run_files(folder / "run")
     name = list(files)[which]
     files[name] = changed(files[name], way, value, takes_away)
-    run = lay_out(folder / "run", files)
+    run = folder / "run"
+    for file, data in files.items():
+        (run / file).parent.mkdir(exist_ok=True)
+        (run / file).write_text(json.dumps(data), "utf-8")
     settled(lambda: FinishedRun.read(run))
     settled(lambda: Findings.load(run / "internal" / "evaluation.json"))
     settled(lambda: build_report(run))

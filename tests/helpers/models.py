@@ -1,4 +1,4 @@
-"""Random models of two layers, rows behind prompts, and machines of any speed."""
+"""Random models of two layers, and rows behind prompts."""
 
 from collections import deque
 
@@ -39,14 +39,3 @@ def save_tiny_encoder(tokenizer, folder, **sizes):
     sizes |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
     tiny_model("BertConfig", "AutoModelForSequenceClassification", **sizes).save_pretrained(folder)
     return folder
-
-
-def machine_of(monkeypatch, record: float) -> None:
-    """Have a machine measured that takes so many seconds for each token of a record."""
-    from twinset.run import plan
-
-    monkeypatch.setattr(
-        plan, "measure_step", lambda base, config, plan, tokens, progress: (record * tokens, 0.0)
-    )
-    monkeypatch.setattr(plan, "SLOWEST", 1.0)  # so that it is measured at all
-    monkeypatch.setattr(plan, "FEWEST_VISITS", 64)

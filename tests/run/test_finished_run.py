@@ -10,34 +10,25 @@ from tests.helpers.commands import GOOD, arguments, call, snapshot
 from twinset.release.verify import verify
 
 RUN = tuple("t.csv --run r --steps 1 --epsilon 20 --teacher-share 0 --marginal-share 0".split())
-TWIN, MODEL = ("generate", "--rows", "6"), ("finetune",)
 AGAIN = ("generate", "--rows", "6", "--resume")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, tiny_base):
-    """A run with a twin and one with a model alone, each with what the command printed."""
-    made = {}
-    for command in (TWIN, MODEL):
-        folder = tmp_path_factory.mktemp("finished") / "here"
-        folder.mkdir()
-        shutil.copytree(tiny_base, folder / "base")
-        with chdir(folder):
-            GOOD.to_csv("t.csv", index=False)
-            made[command] = folder, run(*command).out
-    return made
+    """A finished run with a twin, and what the command printed."""
+    folder = tmp_path_factory.mktemp("finished") / "here"
+    shutil.copytree(tiny_base, folder / "base")
+    with chdir(folder):
+        GOOD.to_csv("t.csv", index=False)
+        return folder, run("generate", "--rows", "6").out
 
 
 @pytest.fixture
-def begin(finished, tmp_path, monkeypatch):
-    """Go into a copy of a finished run's folder; return what its command printed."""
-
-    def copy(command) -> str:
-        folder, out = finished[command]
-        monkeypatch.chdir(shutil.copytree(folder, tmp_path / "here"))
-        return out.replace(str(folder.resolve()), str(Path.cwd()))
-
-    return copy
+def printed(finished, tmp_path, monkeypatch) -> str:
+    """Go into a copy of its folder; return what its command printed."""
+    folder, out = finished
+    monkeypatch.chdir(shutil.copytree(folder, tmp_path / "here"))
+    return out.replace(str(folder.resolve()), str(Path.cwd()))
 
 
 def run(name, *more):
@@ -45,11 +36,10 @@ def run(name, *more):
     return call(name, *given)
 
 
-def test_there_is_nothing_to_resume_and_its_twin_is_handed_out(begin):
-    out = begin(TWIN)
+def test_there_is_nothing_to_resume_and_its_twin_is_handed_out(printed):
     before = snapshot(Path())
     again = run(*AGAIN)
-    assert (again.code, again.out, snapshot(Path())) == (0, out, before)
+    assert (again.code, again.out, snapshot(Path())) == (0, printed, before)
     made = run("generate", "--resume", "--output", "out.csv", "--rows", "9")
     assert made.code == 0
     assert Path("out.csv").read_bytes() == Path("r/share/twin.csv").read_bytes()
@@ -58,19 +48,8 @@ def test_there_is_nothing_to_resume_and_its_twin_is_handed_out(begin):
     assert verify(Path("out.csv")).rows == 6
 
 
-def test_a_model_without_a_twin_is_handed_out_and_makes_none(begin):
-    out = begin(MODEL)
-    before = snapshot(Path())
-    again = run("finetune", "--resume")
-    assert (again.code, again.out) == (0, out)
-    refused = run(*AGAIN)
-    assert refused.code == 2 and "no twin; `twinset sample" in refused.err
-    assert snapshot(Path()) == before
-
-
-def test_it_is_the_run_that_is_asked_for(begin):
+def test_it_is_the_run_that_is_asked_for(printed):
     """Another table's twin, or one of more ε, is not handed out as this one's."""
-    begin(TWIN)
     refused = run(*AGAIN, "--epsilon", "3", "--output", "out.csv")
     assert refused.code == 2 and "was made with other settings (privacy" in refused.err
     Path("t.csv").write_text(Path("t.csv").read_text().replace("number 7", "number 8"))

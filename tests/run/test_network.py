@@ -14,16 +14,8 @@ from tests.helpers.commands import call
 from tests.helpers.evaluated import OPTIONS, tables_in, without_downloads
 from twinset.models.assets import ASSETS
 
-WATCHED = (
-    "socket.connect",
-    "socket.getaddrinfo",
-    "socket.gethostbyname",
-    "socket.sendto",
-    "subprocess.Popen",
-    "os.system",
-    "os.posix_spawn",
-    "os.exec",
-)
+WATCHED = {f"socket.{name}" for name in ("connect", "getaddrinfo", "gethostbyname", "sendto")}
+WATCHED |= {"subprocess.Popen", "os.system", "os.posix_spawn", "os.exec"}
 COUNTS_CORES = ("lscpu",)  # joblib, once in a process: no network
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 TWIN = ("generate", "train.csv", *COLUMNS, *OPTIONS)

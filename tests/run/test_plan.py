@@ -1,16 +1,14 @@
 """A plan fits the time by this machine's speed and public facts, and never by private lengths."""
 
-from functools import partial
-
 import pandas as pd
 import pytest
 
 from tests.helpers.commands import texts
-from tests.helpers.models import machine_of
 from twinset.config.options import run_config
 from twinset.config.plan import size_for
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Progress
+from twinset.run import plan as timing
 from twinset.run import story
 from twinset.run.generate import prepare
 from twinset.run.plan import PLANNED_SHARE, Workload
@@ -34,8 +32,15 @@ class Notes(Progress):
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Have a machine measured; see `machine_of`."""
-    return partial(machine_of, monkeypatch)
+    """Have a machine measured that takes so many seconds for each token of a record."""
+
+    def measured(record: float) -> None:
+        step = lambda base, config, plan, tokens, progress: (record * tokens, 0.0)  # noqa: E731
+        monkeypatch.setattr(timing, "measure_step", step)
+        monkeypatch.setattr(timing, "SLOWEST", 1.0)  # so that it is measured at all
+        monkeypatch.setattr(timing, "FEWEST_VISITS", 64)
+
+    return measured
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from tests.helpers.commands import (
-    COLUMNS,
     GOOD,
     MARKER,
     Outcome,
@@ -26,19 +25,13 @@ from tests.helpers.commands import (
     python_environment,
     snapshot,
 )
-from tests.helpers.models import machine_of
 from twinset.commandline import console  # noqa: F401 (so that names to patch exist)
-from twinset.config.options import run_config
-from twinset.files.atomic import write_json
 from twinset.privacy.accounting.events import GaussianRelease, SubsampledGaussian
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.run import checkpoint, releases, story
 from twinset.run.checkpoint import Checkpoints, Journal, StepRange
-from twinset.run.request import Run, Source
-from twinset.run.run_folder import SETTINGS, RunFolder, check_settings
 from twinset.sampling import rows as row_groups
-from twinset.sampling.allocation import RowsRequest
 from twinset.sampling.rows import RowGroups
 from twinset.sampling.twin_model import TwinModel
 from twinset.training.loop import PrivateOptimizer
@@ -230,31 +223,6 @@ def test_other_settings_are_refused(begin, again, change, named):
     assert snapshot(PARTIAL) == partial
     new = generate()  # without `resume` an unfinished run is kept
     assert new.code == 2 and "--resume resumes it" in new.err and snapshot(PARTIAL) == partial
-
-
-def test_resumed_on_another_machine_it_keeps_its_plan(begin, monkeypatch):
-    begin()
-    options = {"base_model": "base", "max_tokens": 12, "epsilon": 1000, "max_minutes": 1}
-    config = run_config(options | {"marginal_share": 0, "teacher_share": 0})
-    source = Source("t.csv", COLUMNS[1], (COLUMNS[3],))
-
-    def planned(record, folder=None) -> Run:
-        """Plan on a machine that takes so many seconds for a token of a record."""
-        machine_of(monkeypatch, record)
-        run = Run(config, source, RowsRequest(), folder=folder)
-        story.read(run)
-        story.plan(run)
-        return run
-
-    begun = planned(0.03)
-    assert 8 <= begun.plan.steps < 16 and 0 < begun.rows_seconds < 60
-    with RunFolder.create("r") as new:
-        write_json(new.internal / SETTINGS, begun.settings())
-        new.keep()
-    resumed = RunFolder(Path("r"), Path("r"), is_resumed=True)
-    run = planned(0.001, resumed)
-    assert (run.plan, run.rows_seconds) == (begun.plan, begun.rows_seconds)
-    check_settings(resumed, run.settings())
 
 
 # -- steps taken twice ----------------------------------------------------------------------------

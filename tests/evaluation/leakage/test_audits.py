@@ -100,15 +100,15 @@ def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not
     ended = canaries(capsys, tiny_base, *more)
     assert ended.code == 0, ended.err
     found = Findings.load(tmp_path / "found.json")
-
-    def score(policy, name, **place):
-        return found.find(name, policy=policy, **place)
-
-    exposed = {p: score(p, "exposure", copies="20", sees="model") for p in ("none", "uniform")}
-    assert exposed["none"].value > 8 and exposed["uniform"].value < 8
-    assert score("none", "exposure", copies="0", sees="model").value < 4
-    bounds = {p: score(p, "lower bound of ε").value for p in ("none", "uniform")}
-    assert bounds["none"] > 0.3 and bounds["uniform"] <= 4
-    areas = {p: score(p, "AUROC", attack="loss") for p in ("none", "uniform")}
-    assert areas["none"].low > 0.5
-    assert areas["none"].value > 0.75 > areas["uniform"].value  # seen: 0.90-0.94, 0.44-0.47
+    open_one, private = (
+        {
+            "exposure": found.find("exposure", policy=p, copies="20", sees="model").value,
+            "bound": found.find("lower bound of ε", policy=p).value,
+            "area": found.find("AUROC", policy=p, attack="loss").value,
+        }
+        for p in ("none", "uniform")
+    )
+    assert open_one["exposure"] > 8 > private["exposure"]
+    assert found.find("exposure", policy="none", copies="0", sees="model").value < 4
+    assert open_one["bound"] > 0.3 and private["bound"] <= 4
+    assert open_one["area"] > 0.75 > private["area"]  # seen: 0.90-0.94, 0.44-0.47
