@@ -56,16 +56,6 @@ def test_a_run_that_held_rows_out_ends_with_a_verdict(finished):
     assert "faithful?" not in shared  # what others may see of a run
 
 
-def test_a_run_that_held_nothing_out_needs_other_rows(tiny_base, capsys):
-    given = ("train.csv", *COLUMNS, *LITTLE, "--base-model", tiny_base, "--hold-out", "0")
-    made = run_twinset(capsys, "generate", *given)
-    assert made.code == 0 and "--hold-out 0.2 keeps some back" in " ".join(made.err.split())
-    assert "Is it useful?" not in made.err
-    for command in (EVALUATE, AUDIT):
-        ended = run_twinset(capsys, *command)
-        assert ended.code == 2 and "--hold-out 0.2" in ended.err and ended.err.count("\n") == 1
-
-
 def test_evaluate_and_audit_find_the_rows_held_out_and_read_them_as_the_run_did(
     finished, tmp_path, monkeypatch, capsys
 ):

@@ -9,7 +9,7 @@ import pandas as pd
 from twinset.config.options import run_config
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism.counts import TokenMarginals, TokenWeights
-from twinset.progress import Progress, Silent
+from twinset.progress import Silent
 from twinset.run.generate import finetune, prepare
 from twinset.run.releases import FAVOUR, choose_template, chooses_prompt
 from twinset.run.request import Source
@@ -26,14 +26,6 @@ TABLE = pd.DataFrame(
         "mood": ["bad", "good"] * (RECORDS // 2),
     }
 )
-
-
-class Heard(Progress):
-    """Keep what a run says."""
-
-    def __init__(self):
-        self.said = []
-        self.say = self.said.append
 
 
 def prepared(base, prompt=None, **options):
@@ -97,11 +89,9 @@ def test_the_nearest_template_is_the_models_and_spends_nothing(tiny_base, monkey
         "twinset.run.releases.prompt_misfit",
         lambda self, template, marginals: 100.0 * (kind not in template.pattern),
     )
-    heard = Heard()
-    model = finetune(prepared(tiny_base, steps=1, batch_size=8), heard)
+    model = finetune(prepared(tiny_base, steps=1, batch_size=8))
     assert model.template.pattern == "Write a question with mood: {mood}:"
     assert seen == [model.prompts]
-    assert any(line.startswith(f'the prompt was "{model.template.pattern}"') for line in heard.said)
     released = [e.what for e in model.ledger.events if isinstance(e, GaussianRelease)]
     assert released == ["label counts", "token marginals"]
     number = len(candidate_templates(SCHEMA))

@@ -2,7 +2,6 @@
 
 import math
 import random
-import shutil
 import zlib
 from dataclasses import replace
 
@@ -14,7 +13,6 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from evaluation.leakage import roc
 from evaluation.leakage.membership import (
-    find_base,
     model_attacks,
     perplexity,
     row_losses,
@@ -122,17 +120,6 @@ def test_losses_and_perplexity_are_those_of_one_row_after_the_other(fresh, longe
         assert found.hardest[row] == pytest.approx(np.mean(hardest), rel=1e-5)
     expected = math.exp(float(torch.cat(nats).mean()))
     assert perplexity(fresh.model, tokens) == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_base_is_found_by_name_and_known_by_its_weights(tiny_base, tmp_path):
-    base = load_base(str(tiny_base))
-    assert find_base(str(tiny_base), base.origin).origin == base.origin
-    assert find_base(str(tmp_path), base.origin) is None
-    shutil.copytree(tiny_base, tmp_path / "other")
-    with torch.no_grad():
-        base.model.transformer.wpe.weight.add_(1)
-    base.model.save_pretrained(tmp_path / "other")
-    assert find_base(str(tmp_path / "other"), base.origin) is None
 
 
 def test_rows_that_the_model_was_not_made_for_are_refused_without_their_text(fresh):

@@ -1,6 +1,5 @@
 """Classifiers, open and private: what they learn, how it is scored, and what it spends."""
 
-import random
 from dataclasses import replace
 
 import numpy as np
@@ -33,34 +32,10 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import CLASSIFIER
 
 tfidf = make_classifiers(["tfidf"])["tfidf"]
-WORDS = {
-    "good": "great lovely fine superb moving bright".split(),
-    "bad": "dull poor weak awful boring grim".split(),
-}
-THINGS = {"film": "plot actor scene".split(), "pan": "handle lid oven".split()}
-FILLER = "the a this that very rather somewhat quite it was".split()
 LABELS = ["a", "b", "c"]
 QUICK = Recipe(batch_size=32, epochs=8, learning_rate=3e-3)
 ONE_EPOCH = replace(QUICK, epochs=1)
 BUDGET = Budget(8.0, 1e-5)
-
-
-def made_up(rows: int, seed: int) -> pd.DataFrame:
-    """Rows whose words give away both labels."""
-    rng = random.Random(seed)
-    table = []
-    for _ in range(rows):
-        mood, thing = rng.choice(list(WORDS)), rng.choice(list(THINGS))
-        words = rng.choices(FILLER, k=6) + rng.choices(WORDS[mood], k=2)
-        words += rng.choices(THINGS[thing], k=2)
-        rng.shuffle(words)
-        table.append((thing, mood, " ".join(words)))
-    return pd.DataFrame(table, columns=["product", "mood", "text"])
-
-
-def shuffled_labels(frame: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    order = np.random.default_rng(seed).permutation(len(frame))
-    return frame.assign(mood=frame["mood"].to_numpy()[order])
 
 
 def random_predictions(seed, n=300, seeds=1, right=0.7):
@@ -104,14 +79,15 @@ def test_seeds_that_disagree_widen_the_interval():
     assert classification_scores(few, [few])[0][0].low < 0.65
 
 
-@pytest.mark.parametrize("target", targets(["mood", "product"]))
+@pytest.mark.parametrize("target", targets(["sentiment", "product"]))
 def test_separable_rows_are_learned_and_shuffled_labels_teach_nothing(target):
-    train, heldout = made_up(300, seed=0), made_up(200, seed=1)
+    train, heldout = reviews(300, seed=0), reviews(200, seed=1)
     model = train_on(train, "text", target, tfidf)
     assert score_agreement("accuracy", model, heldout, "text", target).value > 0.95
-    model = train_on(shuffled_labels(train), "text", ("mood",), tfidf)
-    score = score_agreement("accuracy", model, heldout, "text", ("mood",))
-    assert 0.35 < score.value < 0.65
+    order, mood = np.random.default_rng(0).permutation(300), ("sentiment",)
+    shuffled = train.assign(sentiment=train["sentiment"].to_numpy()[order])
+    model = train_on(shuffled, "text", mood, tfidf)
+    assert 0.35 < score_agreement("accuracy", model, heldout, "text", mood).value < 0.65
 
 
 def test_what_cannot_be_used_is_refused():
