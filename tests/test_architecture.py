@@ -94,21 +94,11 @@ def test_imports_point_down_and_every_room_has_its_floor(house):
 
 def test_an_import_that_points_up_is_found():
     plain = "from twinset.run.generate import generate\n"
-    for source in (
-        plain,
-        "from twinset.run import generate\n",
-        f"def f():\n    {plain}",
-        f"from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    {plain}",
-    ):
-        for module in ("twinset.table.records", "twinset.privacy.clipping.engine"):
-            planted = {(module, other) for other in imports(source) & set(MODULES)}
-            assert upward(planted, "twinset") == [f"{module} imports twinset.run.generate"]
-    for house, module, other in (
-        ("twinset.privacy", "accounting.events", "statement.ledger"),
-        ("twinset.privacy", "clipping.engine", "mechanism.noise"),
-        ("evaluation", "findings", "report.page"),
-    ):
-        assert upward({(f"{house}.{module}", f"{house}.{other}")}, house)
+    module = "twinset.privacy.clipping.engine"
+    for source in (plain, "from twinset.run import generate\n", f"def f():\n    {plain}"):
+        planted = {(module, other) for other in imports(source) & set(MODULES)}
+        assert upward(planted, "twinset") == [f"{module} imports twinset.run.generate"]
+    assert upward({(module, "twinset.privacy.mechanism.noise")}, "twinset.privacy")
     assert upward({("twinset.run.story", "evaluation.release")}, "")
 
 

@@ -45,17 +45,10 @@ def test_support_by_its_command(tiny_base, tmp_path, capsys, monkeypatch):
     assert PLANTED in (run / "internal" / "report.html").read_text("utf-8")
 
 
-def test_secrets_stand_once_in_their_text_are_all_and_belong_to_nobody():
-    table, seen = make_dialogues(400, seed=3), set()
+def test_secrets_stand_once_in_their_text_and_belong_to_nobody():
+    table = make_dialogues(400, seed=3)
     for text, cell in zip(table[TEXT], table[SECRETS], strict=True):
         secrets = json.loads(cell)
-        assert {"name", "tracking_number"} < secrets.keys() and len(secrets) == 4
-        seen |= secrets.keys()
-        rest = text
-        for value in secrets.values():
-            assert text.count(value) == 1
-            rest = rest.replace(value, "")
-        assert not re.search(r"\d|@", rest)
+        assert [text.count(value) for value in secrets.values()] == [1] * 4
         assert re.fullmatch(r"\(\d{3}\) 555-01\d\d", secrets.get("phone", "(000) 555-0100"))
         assert re.search(r"@example\.(com|net|org)$", secrets.get("email", "@example.com"))
-    assert seen == set(KINDS)

@@ -39,11 +39,6 @@ def finished(tiny_base, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def small_world(tmp_path, monkeypatch):
-    small_world_in(tmp_path, monkeypatch, train=ROWS)
-
-
 def test_a_run_that_held_rows_out_ends_with_a_verdict(finished):
     lines = (finished / "said.txt").read_text().splitlines()
     begin = next(n for n, line in enumerate(lines) if line.startswith("judging the twin"))
@@ -59,8 +54,8 @@ def test_a_run_that_held_rows_out_ends_with_a_verdict(finished):
 def test_evaluate_and_audit_find_the_rows_held_out_and_read_them_as_the_run_did(
     finished, tmp_path, monkeypatch, capsys
 ):
-    shutil.copytree(finished, tmp_path / "copy")
-    monkeypatch.chdir(tmp_path / "copy")
+    small_world_in(shutil.copytree(finished, tmp_path / "copy"), monkeypatch, train=ROWS)
+    shutil.copy(finished / "train.csv", "train.csv")
     held = len(pd.read_parquet("run/internal/held-out.parquet"))
     measured, audited = (run_twinset(capsys, *command) for command in (EVALUATE, AUDIT))
     assert (measured.code, audited.code) == (0, 0), measured.err + audited.err

@@ -1,8 +1,7 @@
 """A pretended device: its tensors are computed here, and may not meet the processor's unmoved.
 
-PyTorch on `meta` refuses to mix devices, and a model runs forward and backward there, but a step of
-ours reads values (which norms cancel, which tokens end a row), and `meta` has none. So tensors here
-say that they lie on `meta` and hold their values beside. Within `pretending()`:
+PyTorch on `meta` refuses to mix devices, but has no values, and a step of ours reads some. So here
+tensors say that they lie on `meta`, and hold their values beside. Within `pretending()`:
 
 - `tensor.to(DEVICE)` and factories with `device=DEVICE` make them;
 - an operation on some of them and on a tensor of the processor raises `Mixed`, as a GPU would,

@@ -21,18 +21,15 @@ COLUMNS = ("--text", "text", "--attribute", "sentiment")
 DECLARED = ("--labels", "sentiment=positive,negative")
 
 
-@pytest.fixture
-def frame():
-    frame = reviews(80, seed=0).assign(stars=[i % 50 / 10 for i in range(80)])
-    frame.loc[6, "sentiment"] = RARE
-    return frame
+FRAME = reviews(80, seed=0).assign(stars=[i % 50 / 10 for i in range(80)])
+FRAME.loc[6, "sentiment"] = RARE
 
 
 @pytest.fixture(autouse=True)
-def place(frame, tmp_path, monkeypatch):
+def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     without_downloads(monkeypatch)
-    frame.to_csv("t.csv", index=False)
+    FRAME.to_csv("t.csv", index=False)
     return tmp_path
 
 
@@ -73,7 +70,7 @@ WAYS = {
     ("columns", "more", "records", "whose", "measure"), WAYS.values(), ids=WAYS
 )
 def test_the_ways_on_keep_it_out_of_every_file(
-    place, run, frame, capsys, columns, more, records, whose, measure
+    place, run, capsys, columns, more, records, whose, measure
 ):
     """Also out of `internal/`, and what measures the twin gives real rows the same labels."""
     ended = run("generate", *QUICK, *more, columns=columns)
@@ -83,7 +80,7 @@ def test_the_ways_on_keep_it_out_of_every_file(
     assert verify("run").rows == 12 and ledger.records == records
     assert whose in " | ".join(ledger.public_inputs)
     assert whose in Path("run/share/README.md").read_text()
-    frame.assign(text=[f"{text} It was late." for text in frame.text]).to_csv("test.csv")
+    FRAME.assign(text=FRAME.text + " It was late.").to_csv("test.csv")
     ended = run_twinset(capsys, *(measure or "verify run").split())
     assert ended.code == 0, ended.err
     assert not files_with(RARE, Path("run"))
