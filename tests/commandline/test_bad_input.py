@@ -63,6 +63,8 @@ t.csv --output t.csv --overwrite => --output t.csv|private table
 t.csv --log-file t.csv => --log-file t.csv|no log
 t.csv --output other/share/o.csv => other/share is a run's own
 t.csv --rows 5 --rows-per-label 5 => --rows-per-label|not several
+t.csv --epsilon=nan => --epsilon|from 0.001
+t.csv --steps ten => --steps
 t.csv --epsilon 8 --no-privacy => contradict
 t.csv --prompt '{label} {film}:' => {film}
 t.csv --base-model ./none => ./none|smollm2-135m

@@ -12,7 +12,6 @@ import logging
 import os
 import random
 import resource
-import signal
 import string
 import warnings
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ import pytest
 
 import cli
 from tests.helpers import evaluated
-from tests.helpers.commands import run_python
 from tests.helpers.evaluated import without_downloads
 from twinset.commandline.console import Console
 from twinset.table.read import write_frame
@@ -102,22 +100,16 @@ class World:
         assert not self.needles.inside(said.encode()), arguments
         return code, out + err
 
-    def leaks(self) -> list[str]:
-        """Return the files, hidden ones too, whose name or content holds a marker.
-
-        The private tables are left out.
-        """
-        return [
+    def search(self, *allowed: str) -> None:
+        """Assert that no file holds a marker, in its name or content, but these and the tables."""
+        found = [
             name
             for folder in (self.here, *self.elsewhere)
             for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink())
             if (name := str(path.relative_to(folder))).partition("/")[0] not in TABLES
             and self.needles.inside(name.encode() + b"\0" + contents(path))
         ]
-
-    def search(self, *allowed: str) -> None:
-        """Assert that no file holds a marker but these."""
-        assert self.leaks() == [*allowed]
+        assert found == [*allowed]
 
 
 @pytest.fixture
@@ -354,28 +346,3 @@ def test_a_leak_that_is_written_is_found(world, tokenizer, where):
         hide(Path(where, ".hidden"))
         with pytest.raises(AssertionError):
             world.search()
-
-
-KILLED = """
-import os, signal, sys
-import twinset.training.loop
-def killed(*_, **__):
-    os.kill(os.getpid(), signal.{signal})
-twinset.training.loop.StepReport = killed
-import cli
-sys.exit(cli.main(sys.argv[1:]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
-def test_what_a_killed_run_leaves_is_for_its_owner_alone(world, tiny_base, name):
-    """A killed process clears nothing up: what is left lies in a folder of mode 0700."""
-    ended = run_python("-c", KILLED.format(signal=name), *generate(tiny_base))
-    assert ended.returncode == (130 if name == "SIGTERM" else -getattr(signal, name))
-    assert not world.needles.inside((ended.stdout + ended.stderr).encode())
-    left = world.leaks()
-    assert all(file.startswith(".run.") and "/internal/" in file for file in left), left
-    for folder in (path for path in world.here.glob(".run.*") if path.is_dir()):
-        assert folder.stat().st_mode & 0o077 == 0
-    assert not [path for path in world.here.iterdir() if path.name.startswith("core")]
