@@ -159,19 +159,15 @@ def places(data, so_far=()):
             yield from places(value, (*so_far, key))
 
 
-def parent_of(data, way):
-    """Return what holds the value to which the keys lead."""
-    return functools.reduce(operator.getitem, way[:-1], data)
-
-
 def changed(data, number: int, value, takes_away: bool):
     """Return data with one value replaced or taken away."""
     data = copy.deepcopy(data)
-    way = (ways := list(places(data)))[number % len(ways)]
+    *above, key = (ways := list(places(data)))[number % len(ways)]
+    parent = functools.reduce(operator.getitem, above, data)
     if takes_away:
-        del parent_of(data, way)[way[-1]]
+        del parent[key]
     else:
-        parent_of(data, way)[way[-1]] = value
+        parent[key] = value
     return data
 
 

@@ -39,16 +39,11 @@ def call(*arguments) -> Outcome:
     return Outcome(code, out.getvalue(), err.getvalue())
 
 
-def python_environment(**variables: str) -> dict[str, str]:
-    """Return an environment for a process of its own: this checkout, and one core."""
-    return os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables
-
-
 def run_python(*words, timeout: float = 300, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in a process of its own, which is killed at the timeout in seconds."""
+    """Run this checkout in a process of its own, which is killed at the timeout in seconds."""
     return subprocess.run(
         [sys.executable, *map(str, words)],
-        env=python_environment(**variables),
+        env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} | variables,
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -71,13 +66,7 @@ def texts(n: int = 60) -> list[str]:
 
 
 GOOD = pd.DataFrame({"review": texts(), "label": ["pos", "neg"] * 30})
-OWNED = pd.DataFrame(
-    {
-        "review": [f"The plot of film {i} was {'good' if i % 2 else 'bad'}." for i in range(60)],
-        "label": ["pos", "neg"] * 30,
-        "who": [f"Person {i % 20}" for i in range(60)],
-    }
-)
+OWNED = GOOD.assign(who=[f"Person {i % 20}" for i in range(60)])
 COLUMNS = ("--text", "review", "--attribute", "label")
 
 

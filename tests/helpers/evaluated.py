@@ -2,7 +2,6 @@
 
 import random
 
-import numpy as np
 import pandas as pd
 import torch
 from sklearn.feature_extraction.text import HashingVectorizer
@@ -39,14 +38,13 @@ def tables_in(folder, train=80, test=40) -> None:
     reviews(test, seed=1).to_csv(folder / "test.csv", index=False)
 
 
-def hashed(self, texts) -> np.ndarray:
-    """Unit vectors of words and pairs of words: close where texts share many."""
-    vectorizer = HashingVectorizer(n_features=64, alternate_sign=False, ngram_range=(1, 2))
-    return vectorizer.transform([*texts]).toarray()
-
-
 def without_downloads(monkeypatch) -> None:
-    monkeypatch.setattr(SentenceEncoder, "encode", hashed)
+    """Encode texts as unit vectors of words and pairs of words: close where they share many."""
+    options = {"n_features": 64, "alternate_sign": False, "ngram_range": (1, 2)}
+    hashed = HashingVectorizer(**options)
+    monkeypatch.setattr(
+        SentenceEncoder, "encode", lambda self, texts: hashed.transform([*texts]).toarray()
+    )
 
 
 def quickly(monkeypatch) -> None:

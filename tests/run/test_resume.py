@@ -22,7 +22,7 @@ from tests.helpers.commands import (
     arguments,
     call,
     older_run,
-    python_environment,
+    run_python,
     snapshot,
 )
 from twinset.commandline import console  # noqa: F401 (so that names to patch exist)
@@ -399,8 +399,6 @@ import cli, twinset.run.checkpoint, twinset.sampling.rows
 twinset.run.checkpoint.CHECKPOINT_SECONDS, twinset.sampling.rows.GROUP_ROWS = 0.0, 4
 sys.exit(cli.main())
 """
-
-
 COMMAND = ("t.csv", "--run", "r", "--rows", "40", "--steps", "12", "--epsilon", "20")
 
 
@@ -408,25 +406,17 @@ COMMAND = ("t.csv", "--run", "r", "--rows", "40", "--steps", "12", "--epsilon", 
 def test_killed_at_thirty_random_moments_it_ends_as_planned(begin):
     """Runs that end before the thirtieth kill are checked, and another is started."""
     place, rng, kills, resume = begin(), np.random.default_rng(), 0, ()
-    environment = python_environment()
     while True:
         wait = rng.uniform(2.0, 9.0) if kills < 30 else 120.0
-        given = map(str, arguments("base", COMMAND))
-        command = [sys.executable, "-c", AT_ONCE, *given, *resume]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         try:
-            _, err = process.communicate(timeout=wait)
+            ended = run_python("-c", AT_ONCE, *arguments("base", COMMAND), *resume, timeout=wait)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
             kills += 1
             shutil.rmtree("r", ignore_errors=True)  # killed when all was done
             resume = ("--resume",) if (PARTIAL / ".unfinished").exists() else ()
             continue
-        assert process.returncode == 0, err
-        assert steps_of() == 12
-        assert verify("r").rows == 40
-        assert names_in(place) == ["r", "t.csv"]
+        assert ended.returncode == 0, ended.stderr
+        assert steps_of() == 12 and verify("r").rows == 40 and names_in(place) == ["r", "t.csv"]
         if kills >= 30:
             return
         shutil.rmtree("r")
