@@ -84,10 +84,12 @@ def test_separable_rows_are_learned_and_shuffled_labels_teach_nothing(target):
     train, heldout = reviews(300, seed=0), reviews(200, seed=1)
     model = train_on(train, "text", target, tfidf)
     assert score_agreement("accuracy", model, heldout, "text", target).value > 0.95
-    order, mood = np.random.default_rng(0).permutation(300), ("sentiment",)
-    shuffled = train.assign(sentiment=train["sentiment"].to_numpy()[order])
-    model = train_on(shuffled, "text", mood, tfidf)
-    assert 0.35 < score_agreement("accuracy", model, heldout, "text", mood).value < 0.65
+    rng, mood, scores = np.random.default_rng(0), ("sentiment",), []
+    for _ in range(20):  # with six telling words, one order may teach something by chance
+        shuffled = train.assign(sentiment=rng.permutation(train["sentiment"].to_numpy()))
+        model = train_on(shuffled, "text", mood, tfidf)
+        scores.append(score_agreement("accuracy", model, heldout, "text", mood).value)
+    assert 0.35 < np.mean(scores) < 0.65
 
 
 def test_what_cannot_be_used_is_refused():
