@@ -1,4 +1,4 @@
-"""A tiny run of made-up reviews, a sentence encoder that needs no download, and small demos."""
+"""A tiny run of made-up reviews, and a sentence encoder that needs no download."""
 
 import random
 
