@@ -164,20 +164,17 @@ def test_a_unit_that_is_not_finite_counts_as_zero_and_spoils_no_other(family):
 
 
 def test_zero_and_close():
-    model, units = build("gpt2-tied"), random_units(14, 2, 1)
-    clipper = ClippingEngine(model, C)
-    assert not any(p.requires_grad for p in model.parameters())
-    clipper.add(to_sequences(units), LOSSES["plain"][0])
+    model, loss = build("gpt2-tied"), LOSSES["plain"][0]
+    units, clipper = to_sequences(random_units(14, 2, 1)), ClippingEngine(model, C)
+    clipper.add(units, loss)
     once = [total.clone() for total in clipper.sums]
     clipper.zero()
-    clipper.add(to_sequences(units), LOSSES["plain"][0])
+    clipper.add(units, loss)
     assert all(map(torch.equal, once, clipper.sums))
-    clipper.zero()
-    assert not any(bool(total.any()) for total in clipper.sums)
     clipper.zero()  # what the sums hold now is overwritten, also by units that all count as zero
     with torch.no_grad():
         model.get_input_embeddings().weight.fill_(math.nan)
-    assert not clipper.add(to_sequences(units), LOSSES["plain"][0]).scales.any()
+    assert not clipper.add(units, loss).scales.any()
     assert not any(bool(total.any()) for total in clipper.sums)
     clipper.close()
     assert all(p.requires_grad for p in model.parameters())

@@ -10,7 +10,6 @@ from twinset.privacy.mechanism.counts import (
     LengthBins,
     TokenMarginals,
     TokenWeights,
-    proportional_rows,
     release_label_counts,
     release_token_marginals,
     without_negatives,
@@ -36,13 +35,6 @@ def test_the_public_set_must_have_every_label_and_an_error_tells_none():
     with pytest.raises(ValueError, match="row 2 ") as error:
         release_label_counts(labels, public, 1.0, Randomness.for_tests(0))
     assert "secret" not in str(error.value)
-
-
-def test_rows_are_shared_out_exactly_or_not_at_all():
-    assert proportional_rows((1.0, 1.0, 1.0), 10) == (4, 3, 3)
-    assert proportional_rows((0.1, 0.2, 0.7), 10) == (1, 2, 7)
-    with pytest.raises(ValueError):
-        proportional_rows((-1.0, 2.0), 5)
 
 
 # -- tokens and lengths ----------------------------------------------------------------------------

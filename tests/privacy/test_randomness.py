@@ -108,10 +108,3 @@ def test_records_are_drawn_some_at_a_time_and_as_if_at_once(n, monkeypatch):
     for batch in poisson_batches(n, 0.25, 5, Randomness.for_tests(7)):
         words = stream.fill(np.empty(n, np.uint64))
         assert batch.tolist() == np.flatnonzero(words < 2**62).tolist()
-
-
-def test_empty_batches_are_yielded_and_rate_one_takes_everything():
-    sizes = [len(b) for b in poisson_batches(3, 0.1, 200, Randomness.for_tests(4))]
-    assert len(sizes) == 200 and 0 in sizes
-    (batch,) = poisson_batches(5, 1.0, 1, Randomness.for_tests(5))
-    assert sorted(batch.tolist()) == [0, 1, 2, 3, 4]

@@ -21,16 +21,10 @@ from tests.helpers.clipped import (
     with_adapters,
 )
 from tests.helpers.pretended import DEVICE, Mixed, Pretended, pretended_gpu, pretending
-from tests.training.test_loop import plan
 from twinset import Twinset
-from twinset.config.options import run_config
-from twinset.models.base_model import load_base
-from twinset.models.hidden_states import nats_per_token
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.clipping.engine import UnitClipping
 from twinset.privacy.clipping.gradient_uses import EmbeddingUse, repeatable_kernels
-from twinset.progress import Silent
-from twinset.run.plan import measure_step
 from twinset.sampling import decoding, token_sampling
 from twinset.sampling.twin_model import TwinModel
 
@@ -126,16 +120,6 @@ def test_a_forgotten_device_is_caught(monkeypatch, tiny_base, fault):
     with pretended_gpu(monkeypatch), pytest.raises(Exception, match="of the processor") as caught:
         fitted(tiny_base, **OPTIONS["full"]).sample(2)
     assert isinstance(caught.value, Mixed)
-
-
-def test_the_probe_of_a_plan_and_perplexities_are_measured_there(tiny_llama, monkeypatch):
-    texts = [[5, 6, 7], [8], [9, 10, 11, 12]]
-    expected = nats_per_token(load_base(str(tiny_llama)).model, texts, 0)
-    options = {"base_model": str(tiny_llama), "device": "cuda"}
-    with pretended_gpu(monkeypatch):
-        base = load_base(str(tiny_llama), device="cuda")
-        torch.testing.assert_close(nats_per_token(base.model, texts, 0), expected)
-        assert min(measure_step(base, run_config(options), plan(records=24), 16, Silent())) > 0
 
 
 def test_a_gpu_repeats_its_sums_and_multiplies_whole_float32(monkeypatch):
