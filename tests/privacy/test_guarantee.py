@@ -86,8 +86,7 @@ def test_all_of_it_follows_from_the_events_rounded_up():
 
 
 @pytest.mark.parametrize(
-    ("delta", "expected"),
-    [(9.9e-6, None), (1e-5, "0.01 records"), (5e-4, "0.5 records")],
+    ("delta", "expected"), [(9.9e-6, None), (1e-5, "0.01 records"), (5e-4, "0.5 records")]
 )
 def test_a_delta_near_one_in_n_is_stated_whatever_the_ledger_says(delta, expected):
     """From 0.01/N on, N being 1,000; up to there it is a δ like any."""

@@ -10,12 +10,7 @@ from markdown_it import MarkdownIt
 from tests.helpers.handover import NO_PRIVACY, TRAINING, description, ledger
 from tests.helpers.refusals import refusal
 from twinset.privacy.statement.guarantee import guarantee
-from twinset.release.card import (
-    TwinDescription,
-    plain,
-    read_header,
-    render_card,
-)
+from twinset.release.card import TwinDescription, plain, read_header, render_card
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import Template
 

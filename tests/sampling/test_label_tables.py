@@ -12,12 +12,7 @@ from tests.helpers.refusals import refusal
 from twinset import Twinset
 from twinset.config import SamplingConfig
 from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights
-from twinset.sampling.label_tables import (
-    LARGEST,
-    NaiveBayes,
-    TextLengths,
-    TokenTilt,
-)
+from twinset.sampling.label_tables import LARGEST, NaiveBayes, TextLengths, TokenTilt
 from twinset.sampling.tilt_fitting import expected_tokens, fit_tilt
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.schema import Attribute, Schema

@@ -4,12 +4,7 @@ import pytest
 
 from tests.helpers.refusals import refusal
 from twinset.config import SamplingConfig
-from twinset.sampling.sampler import (
-    MOST_UNFINISHED,
-    Sampler,
-    is_unwanted,
-    is_usable,
-)
+from twinset.sampling.sampler import MOST_UNFINISHED, Sampler, is_unwanted, is_usable
 
 A, B = ("a",), ("b",)
 

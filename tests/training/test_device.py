@@ -11,15 +11,7 @@ import pytest
 import torch
 
 from tests.helpers import oracle
-from tests.helpers.clipped import (
-    EXACT,
-    LOSSES,
-    C,
-    build,
-    random_units,
-    run_engine,
-    with_adapters,
-)
+from tests.helpers.clipped import EXACT, LOSSES, C, build, random_units, run_engine, with_adapters
 from tests.helpers.pretended import DEVICE, Mixed, Pretended, pretended_gpu, pretending
 from twinset import Twinset
 from twinset.privacy.clipping import ClippingEngine

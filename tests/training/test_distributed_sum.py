@@ -25,13 +25,7 @@ from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import Template
 from twinset.table.tokenization import TokenisedRecords, tokenise
 from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer
-from twinset.training.distributed import (
-    END,
-    deal_units,
-    process_group,
-    sum_together,
-    trainer_of,
-)
+from twinset.training.distributed import END, deal_units, process_group, sum_together, trainer_of
 from twinset.training.loop import StepContext, opening_message, run_training
 
 SIGMA, NORM = 0.9, 0.2
