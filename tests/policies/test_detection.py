@@ -186,7 +186,7 @@ def test_a_function_of_the_users_own(own):
     ("function", "said"),
     [
         ("raises", "failed with ValueError at text 1"),
-        ("too_long", "leaves the text at text 1"),
+        ("too_long", "failed with IndexError at text 1"),
         ("words", "return pairs of whole numbers"),
     ],
 )

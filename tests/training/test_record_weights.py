@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 
 import pandas as pd
 import pytest
@@ -58,7 +59,7 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
     assert scale.shares == pytest.approx(nearest_shares(weights))
     assert scale.origin == "50 texts of public.csv"
     assert re.fullmatch("local folder, files [0-9a-f]{64}", scale.base_model)
-    assert str(tiny_base) not in json.dumps(scale.to_dict())
+    assert str(tiny_base) not in json.dumps(asdict(scale))
     again = run_twinset(capsys, *fit, "--text", "words")
     assert again.code == 2 and "exists" in again.err
 

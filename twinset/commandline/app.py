@@ -219,6 +219,8 @@ def weight_scale(
     quiet: Quiet = False,
 ) -> None:
     """Fit the scale of `adaptive` on public texts; it tells of them, and will be published."""
+    from dataclasses import asdict
+
     from twinset.commandline.console import Console
     from twinset.files.atomic import write_json
     from twinset.training.record_weights import fit_scale_on_tables
@@ -231,8 +233,9 @@ def weight_scale(
     with Console(quiet) as progress:
         text = given.get("text", "text")
         scale = fit_scale_on_tables(tables, text, config, rows, origin, progress)
-    write_json(output, scale.to_dict())
-    show(scale.to_dict(), [f"{k}: {v}" for k, v in scale.to_dict().items()], as_json=False)
+    facts = asdict(scale)
+    write_json(output, facts)
+    show(facts, [f"{k}: {v}" for k, v in facts.items()], as_json=False)
 
 
 @_command

@@ -18,7 +18,6 @@ import operator
 import os
 import re
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -28,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from twinset.errors import InputError
-from twinset.files.atomic import write_text, writing
+from twinset.files.atomic import write_text
 from twinset.table.columns import facts_of, label_cells, text_cells
 from twinset.table.read import read_frame
 from twinset.table.records import check_table, show
@@ -280,36 +279,29 @@ class Own:
         added = [] if os.getcwd() in sys.path else [os.getcwd()]
         sys.path.extend(added)  # last: a file there must not take the place of what is installed
         try:
-            found: Any = getattr(importlib.import_module(module), function, None)
+            self._function: Any = getattr(importlib.import_module(module), function)
         except Exception as error:
             raise InputError(
-                f"`detector={name}`: importing {module!r} failed with {type(error).__name__}; "
-                "install the module, or run where it lies"
+                f"`detector={name}`: importing it failed with {type(error).__name__}; install the "
+                "module, or run where it lies"
             ) from None
         finally:
             for folder in added:
                 sys.path.remove(folder)
-        if not callable(found):
-            raise InputError(
-                f"`detector={name}`: {module!r} has no function {function!r}; name one"
-            )
-        self._function = found
 
     def spans(self, texts: Sequence[str]) -> Iterator[list[Span]]:
         """See `Detector`. An error names the text by its number and repeats none of it."""
         for number, text in enumerate(texts, start=1):
             try:
                 found = [(operator.index(a), operator.index(b)) for a, b in self._function(text)]
+                if not all(0 <= start < end <= len(text) for start, end in found):
+                    raise IndexError("a span is empty or leaves the text")
             except Exception as error:
                 raise InputError(
                     f"`detector={self.name}`: failed with {type(error).__name__} at text {number}; "
-                    "it must take any text and return pairs of whole numbers, (start, end)"
+                    "it must take any text and return pairs of whole numbers, (start, end) with "
+                    "0 <= start < end <= len(text)"
                 ) from None
-            if not all(0 <= start < end <= len(text) for start, end in found):
-                raise InputError(
-                    f"`detector={self.name}`: returned a span that is empty or leaves the text at "
-                    f"text {number}; return (start, end) with 0 <= start < end <= len(text)"
-                )
             yield joined(found)
 
 
@@ -359,8 +351,6 @@ def measure_coverage(
     for name in (text, *secrets):
         if name not in frame.columns:
             raise InputError(f"{data}: no column {name!r}; it has {show(list(frame), frame)}")
-    if text in secrets:
-        raise InputError(f"{data}: {text!r} is both `text` and `secret`; choose one of them")
     cells = text_cells(frame[text], f"{data}: {show([text], frame)}")
     texts = {row: cell for row, cell in enumerate(cells) if cell is not None}
     if not texts:
@@ -454,15 +444,8 @@ def write_samples(
     """
     size = min(number, len(texts))
     chosen = sorted(np.random.default_rng(seed).choice(len(texts), size, replace=False))
-    rows = list(texts.items())
-    pairs = [rows[i] for i in chosen]
+    pairs = [list(texts.items())[i] for i in chosen]
     masked = mask_texts([text for _, text in pairs], detector)
     pieces = [f"--- {row}\n{text}\n" for (row, _), text in zip(pairs, masked, strict=True)]
-    with (
-        writing(path),
-        tempfile.TemporaryDirectory(prefix=".", dir=path.absolute().parent) as private,
-    ):
-        whole = Path(private, path.name)  # a file is as open as its folder
-        write_text(whole, "\n".join(pieces))
-        os.replace(whole, path)
+    write_text(path, "\n".join(pieces), mode=0o600)
     return size

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,14 +21,7 @@ from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.card import CARD, one_line, read_header, stated_lines, stated_numbers
 from twinset.release.publish import beside
-from twinset.release.share import (
-    LEDGER,
-    PAGE,
-    PRIVACY,
-    check_file_format,
-    claim_to_dict,
-    statement_text,
-)
+from twinset.release.share import PAGE, PRIVACY, check_file_format, claim_to_dict, statement_text
 from twinset.table.read import FORMATS, read_frame
 
 TOLERANCE = 1e-4  # relative. ε differs so much between releases of numpy and scipy.
@@ -119,15 +111,13 @@ def _locate(path: Path) -> tuple[Path, Path, Path | None]:
         if privacy.is_file() or not (path.parent / PRIVACY).is_file():
             return _present(card), _present(privacy), path
         path = path.parent  # a file of a share folder, pointed at
-    share = path / "share"
-    folder = next((folder for folder in (path, share) if (folder / PRIVACY).is_file()), None)
-    is_unsampled = not share.exists() or not any(share.iterdir())
-    if folder is None and (path / "model" / LEDGER).is_file() and is_unsampled:
-        writes = f"`twinset sample {shlex.quote(str(path))}` writes one"
-        raise InputError(f"{path}: has a model, and no twin yet; {writes}")
-    if folder is None:
-        raise InputError(f"{path}: holds no {PRIVACY}; name a run, its share/ or a published twin")
-    return _present(folder / CARD), folder / PRIVACY, None
+    for folder in (path, path / "share"):
+        if (folder / PRIVACY).is_file():
+            return _present(folder / CARD), folder / PRIVACY, None
+    writes = "`twinset sample` writes it for a run with a model"
+    raise InputError(
+        f"{path}: holds no {PRIVACY}; {writes}, else name a share/ or a published twin"
+    )
 
 
 def _present(path: Path) -> Path:

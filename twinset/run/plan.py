@@ -9,6 +9,7 @@ private texts, so the time for rows is fixed here, before any text is read.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -269,7 +270,7 @@ class PlanReport:
         events = plan.events_after(plan.steps)
         if plan.group_size is not None and events:
             spent = accountant.group_epsilon(events, plan.target_delta, plan.group_size)
-            says = accountant.says_something(spent, plan.target_delta)
+            says = spent + math.log(plan.target_delta) < 0  # as in the guarantee's words
             line = f"{f'{plan.group_size} records together':<23}ε = {accountant.up_decimals(spent)}"
             lines.append(line if says else f"{line}: no guarantee")
         phases = plan.policy_class.phases()

@@ -202,7 +202,7 @@ class Run:
             "reading": self.source.reading,
             "hold_out": self.source.hold_out,
             "base": self.base.origin,
-            "scale": self.scale and self.scale.to_dict(),
+            "scale": self.scale and asdict(self.scale),
             "table": self.records.fingerprint(),  # private, as all of `internal/` is
         }
 

@@ -541,15 +541,6 @@ def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
     return plain
 
 
-def says_something(epsilon: float, delta: float) -> bool:
-    """Return whether e^ε δ < 1: else what has probability δ without a group may be certain with it.
-
-    >>> says_something(11.5, 1e-5), says_something(11.6, 1e-5), says_something(math.inf, 1e-5)
-    (True, False, False)
-    """
-    return epsilon + math.log(delta) < 0
-
-
 # -- numbers of a guarantee in digits: no stated ε or δ is below the computed ----------------------
 
 

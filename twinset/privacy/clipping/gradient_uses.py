@@ -166,10 +166,6 @@ class Scale:
         """Return x (…, n) divided by the columns' factors."""
         return x if self.columns is None else x / self.columns
 
-    def per_row(self, x: Tensor) -> Tensor:
-        """Return x (…, m) divided by the rows' factors."""
-        return x if self.rows is None else x / self.rows
-
     def mean(self) -> Tensor:
         """Return the mean of s over the whole parameter, a scalar.
 
@@ -387,7 +383,8 @@ def parameter_use(
     # A matrix (m, n), whose gradient is leftᵀ right of each unit: (B, S, m) and (B, S, n). That is
     # y = a Wᵀ with W (p, d), or GPT-2's y = a W with W (d, p).
     left, right = (b, a) if isinstance(module, nn.Linear) else (a, b)
-    left, right = scale.per_row(left), scale.per_column(right)
+    left = left if scale.rows is None else left / scale.rows
+    right = scale.per_column(right)
     dtype = accumulation_dtype(left, right)
     left, right = left.to(dtype), right.to(dtype)
     units, tokens, m = left.shape

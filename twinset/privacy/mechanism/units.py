@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,13 +105,9 @@ class WeightScale:
         rho = (nats - self.low) / (self.high - self.low)
         return rho.nan_to_num(nan=1.0, posinf=1.0).clamp(0.0, 1.0)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON; `from_dict` reads them."""
-        return asdict(self) | {"shares": list(self.shares)}
-
     @classmethod
     def from_dict(cls, data: Any) -> WeightScale:
-        """Rebuild a scale from `to_dict`'s output.
+        """Rebuild a scale from what JSON makes of its `asdict`.
 
         Raises:
             ValueError: a field is missing, unknown or of the wrong type.

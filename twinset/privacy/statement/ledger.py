@@ -208,7 +208,7 @@ class Ledger:
             "public_inputs": list(self.public_inputs),
             "caveats": list(self.caveats),
             "library_versions": dict(self.library_versions),
-            "weight_scale": self.weight_scale and self.weight_scale.to_dict(),
+            "weight_scale": self.weight_scale and asdict(self.weight_scale),
         }
 
     @classmethod

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from twinset.privacy.accounting.accountant import says_something, up_decimals, up_digits
+from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT, UNIT
 
@@ -184,7 +184,8 @@ def what_holds(
         change = (
             "using or leaving out the unmasked texts of" if is_flagged else "adding or removing"
         )
-        if says_something(of_group, ledger.delta):
+        # From e^ε δ = 1 on, what has probability δ without the group may be certain with it.
+        if of_group + math.log(ledger.delta) < 0:
             claim += (
                 f"For {change} any {size} records at once, or fewer, the same holds with epsilon "
                 f"{shown} and delta {delta}. "
