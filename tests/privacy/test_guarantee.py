@@ -5,7 +5,7 @@ What ε says in plain words: the exact bound, reached by a mechanism, never pass
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -33,11 +33,11 @@ from twinset.privacy.statement.guarantee import (
     says_little,
 )
 from twinset.privacy.statement.theorems import (
-    FLAGGED_NEIGHBOURING,
+    FLAGGED as OF_SPANS,
+)
+from twinset.privacy.statement.theorems import (
     FLAGGED_UNIT,
-    OWNER_CLIPPING,
-    OWNER_NEIGHBOURING,
-    OWNER_UNIT,
+    OWNER,
     THEOREMS,
     UNIFORM,
     Theorem,
@@ -57,13 +57,11 @@ WEIGHED = replace(
 FLAGGED = replace(
     SPENT,
     policy="selective",
-    unit=FLAGGED_UNIT,
-    neighbouring=FLAGGED_NEIGHBOURING,
+    unit=OF_SPANS.unit,
+    neighbouring=OF_SPANS.neighbouring,
     events=[MaskedAccess("patterns"), *EVENTS],
 )
-OWNED_RECORDS = replace(
-    SPENT, unit=OWNER_UNIT, neighbouring=OWNER_NEIGHBOURING, clipping=OWNER_CLIPPING
-)
+OWNED_RECORDS = replace(SPENT, **asdict(OWNER))
 
 
 def test_all_of_it_follows_from_the_events_rounded_up():

@@ -21,17 +21,7 @@ from twinset.privacy.accounting.accountant import compose
 from twinset.privacy.accounting.events import Event, event_from_dict, event_to_dict
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import WeightScale, is_number
-from twinset.privacy.statement.theorems import (
-    CLIPPING,
-    FLAGGED,
-    NEIGHBOURING,
-    OWNER,
-    RECORD,
-    SAMPLER,
-    THEOREMS,
-    UNIFORM,
-    UNIT,
-)
+from twinset.privacy.statement.theorems import FLAGGED, OWNER, RECORD, SAMPLER, THEOREMS, UNIFORM
 
 FORMAT_VERSION = 2  # of ledgers, and so of run folders, model folders and shares, which hold one
 MOST = 2**63 - 1  # of whole numbers: arithmetic with floats fails on a JSON number that is larger
@@ -129,10 +119,10 @@ class Ledger:
     public_inputs: tuple[str, ...] = PUBLIC_INPUTS
     caveats: tuple[str, ...] = ()
     library_versions: tuple[tuple[str, str], ...] = ()
-    unit: str = UNIT
-    neighbouring: str = NEIGHBOURING
+    unit: str = RECORD.unit
+    neighbouring: str = RECORD.neighbouring
     sampler: str = SAMPLER
-    clipping: str = CLIPPING
+    clipping: str = RECORD.clipping
     records_public: bool = True
     weight_scale: WeightScale | None = None
     group_size: int | None = None

@@ -22,27 +22,12 @@ from twinset.privacy.accounting.events import (
     SubsampledGaussian,
 )
 
-# Words of a ledger: `guarantee` compares them letter by letter.
-UNIT = "record"
-NEIGHBOURING = "add or remove one record"
-OWNER_UNIT = "owner"
-OWNER_NEIGHBOURING = "add or remove all records of one owner"
-FLAGGED_UNIT = "the flagged spans of one record"
-FLAGGED_NEIGHBOURING = (
-    "use or leave out one record's unmasked text, all masked texts and all labels being known"
-)
-SAMPLER = "Poisson"
-CLIPPING = "whole record: all sequences, all tensors, all uses of tied weights"
-OWNER_CLIPPING = (
-    "whole owner: all its records in a step, all sequences, all tensors, all uses of tied weights"
-)
-
 
 @dataclass(frozen=True)
 class Protected:
     """Who is protected, against which change, and what is clipped together for that.
 
-    All three are values of a ledger's fields of the same names.
+    All three are values of a ledger's fields of the same names, compared letter by letter.
     """
 
     unit: str
@@ -50,9 +35,20 @@ class Protected:
     clipping: str
 
 
-RECORD = Protected(UNIT, NEIGHBOURING, CLIPPING)
-OWNER = Protected(OWNER_UNIT, OWNER_NEIGHBOURING, OWNER_CLIPPING)
-FLAGGED = Protected(FLAGGED_UNIT, FLAGGED_NEIGHBOURING, CLIPPING)
+SAMPLER = "Poisson"
+_ALL = "all sequences, all tensors, all uses of tied weights"
+RECORD = Protected("record", "add or remove one record", f"whole record: {_ALL}")
+OWNER = Protected(
+    "owner",
+    "add or remove all records of one owner",
+    f"whole owner: all its records in a step, {_ALL}",
+)
+FLAGGED = Protected(
+    "the flagged spans of one record",
+    "use or leave out one record's unmasked text, all masked texts and all labels being known",
+    RECORD.clipping,
+)
+UNIT, OWNER_UNIT, FLAGGED_UNIT = RECORD.unit, OWNER.unit, FLAGGED.unit
 
 
 @dataclass(frozen=True, kw_only=True)
