@@ -116,17 +116,6 @@ def lengths_of(*counts):
     return TextLengths.from_counts(TokenMarginals([], 0.0, 100, weights, counts))
 
 
-@pytest.mark.parametrize("longest", [1, 5, 48])
-def test_every_length_has_one_bin_from_which_it_may_be_drawn(longest):
-    bins, rng = LengthBins(longest, END), np.random.default_rng(0)
-    for length in {1, longest // 2, longest - 1} - {0, longest}:
-        drawn = {bins.draw(bins.of([7] * length + [END]), rng) for _ in range(500)}
-        assert (length in drawn or longest > 500) and max(drawn) < longest
-    for ids in ([END], [7] * longest, [7] * longest + [END]):
-        assert 1 <= bins.draw(bins.of(ids), rng) <= longest
-    assert bins.draw(bins.of([7] * longest), rng) == longest
-
-
 def test_without_noise_lengths_are_those_of_the_labels():
     mood, kind = np.zeros((2, 2, len(BINS)))
     mood[0, 2] = mood[1, 9] = 50

@@ -34,29 +34,6 @@ def _logits(rows: int, size: int, spread: float) -> Tensor:
     return spread * torch.randn(rows, size, generator=generator)
 
 
-def kept_tokens(monkeypatch, logits: Tensor, config: SamplingConfig) -> Tensor:
-    """Offer every token of one row (1, V) as the first draw: (V,) which are kept."""
-    size, offered = logits.shape[1], []
-
-    def draw(weights: Tensor, generator: torch.Generator) -> Tensor:
-        offered.append(weights)  # then the likeliest of all, which is always kept
-        return torch.arange(size) if len(offered) == 1 else weights.argmax(1)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(drawing, "_any_token", draw)
-        found = next_tokens(logits.expand(size, -1), config, torch.Generator())
-    return found == torch.arange(size)
-
-
-@pytest.mark.parametrize("top_p", [0.05, 0.95])
-@pytest.mark.parametrize("spread", [0.2, 8.0])
-def test_nucleus_is_that_of_a_full_sort(monkeypatch, top_p, spread):
-    logits = _logits(1, 2000, spread)
-    expected = nucleus(logits, top_p)
-    kept = kept_tokens(monkeypatch, logits, SamplingConfig(top_p=top_p, temperature=1.0))
-    assert torch.equal(kept, expected[0] > 0)
-
-
 @pytest.mark.parametrize(
     ("config", "exact"),
     [

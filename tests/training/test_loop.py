@@ -264,15 +264,6 @@ def test_an_empty_batch_releases_noise_alone(model):
         assert math.isnan(run.reports[step].loss)
 
 
-def test_a_broken_model_releases_noise_alone(model):
-    with torch.no_grad():
-        model.get_input_embeddings().weight[0] = math.nan
-    run = run_training(model)
-    assert run.reports[0].non_finite == run.reports[0].records == 12
-    assert not any(bool(s.any()) for s in run.sums[0])
-    assert has_spread(run.noise(0), SIGMA * C)
-
-
 def correlation(one: Tensor, other: Tensor) -> float:
     return abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1]))
 
@@ -297,19 +288,13 @@ def test_without_noise_the_ledger_records_it_and_the_loss_falls(model):
 # -- randomness ------------------------------------------------------------------------------------
 
 
-def twice(rerun, the_plan) -> list[Run]:
-    """Train two times, with every global seed put back between."""
-    runs = []
-    for _ in range(2):
-        random.seed(0)
-        np.random.seed(0)
-        torch.manual_seed(0)
-        runs.append(rerun(the_plan=the_plan, randomness=Randomness.from_os(), seed=7))
-    return runs
-
-
 def test_no_seed_reaches_the_noise(rerun):
-    first, second = twice(rerun, plan())
+    runs = []
+    for _ in range(2):  # with every global seed put back between
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(0)
+        runs.append(rerun(the_plan=plan(), randomness=Randomness.from_os(), seed=7))
+    first, second = runs
     assert same(first.sums[0], second.sums[0])  # all records, the same wrong prompts: a seed's work
     assert correlation(first.noise(0), second.noise(0)) < 0.03
 
