@@ -87,11 +87,7 @@ PINNED = {
     "few steps": ([SubsampledGaussian(1.0, 0.3, 10), TEACHER], 1e-5, 7.0946),
     "many steps": ([SubsampledGaussian(2.0, 0.05, 1000), TEACHER], 1e-8, 5.35794),
     "much noise": ([SubsampledGaussian(8.0, 0.3, 200)], 1e-5, 2.16128),
-    "two phases": (
-        [SubsampledGaussian(1.0, 0.02, 200), SubsampledGaussian(2, 0.1, 100)],
-        1e-5,
-        2.93807,
-    ),
+    "two phases": ([*map(SubsampledGaussian, (1.0, 2), (0.02, 0.1), (200, 100))], 1e-5, 2.93807),
     "no steps": ([GaussianRelease(5.0, "label counts"), TEACHER], 1e-5, 1.50651),
     "individual": ([INDIVIDUAL, TEACHER], 1e-5, 4.93551),
     "large": ([SubsampledGaussian(0.5, 0.1, 100)], 1e-5, 31.3741),

@@ -81,12 +81,7 @@ PLANTED = {
     "norms": (UnitClipping, "_norms", ", device=self._sums[0].device", ""),
     "limits": (UnitClipping, "_clip", "limit.to(norms.device)", "limit"),
     "losses of rows": (ClippingEngine, "_unit_losses", "row.to(nll.device)", "row"),
-    "tokens": (
-        ClippingEngine,
-        "_unit_losses",
-        "sequences.input_ids.to(device)",
-        "sequences.input_ids",
-    ),
+    "tokens": (ClippingEngine, "_unit_losses", "input_ids.to(device)", "input_ids"),
     "rows of an embedding": (EmbeddingUse, "squared_norms", ", device=self.ids.device", ""),
     "mask": (decoding.TokenStep, "compute", "self.dtype, device=at.device", "self.dtype"),
     "draws": (token_sampling, "_any_token", "draw.to(weights.device)", "draw"),
