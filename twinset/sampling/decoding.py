@@ -103,9 +103,7 @@ def decode(
         return
     batch = _Batch(model, config, waiting, max_new_tokens, packed or PackedLinears(model))
     while waiting or batch.rows:
-        while waiting and len(batch.rows) < batch.most:
-            batch.add(waiting.popleft())
-        for row in batch.write_token(generator, end, max_new_tokens):
+        for row in batch.write_token(waiting, generator, end, max_new_tokens):
             yield row.key, row.ids
 
 
@@ -161,12 +159,7 @@ def rounded(number: int, step: int) -> int:
 
 
 class _Batch:
-    """The rows being written. Row i has the slots i·K … i·K + K - 1, K = prompts of a row.
-
-    Attributes:
-        most: rows at once.
-        rows: rows that are being written now.
-    """
+    """The rows being written. Row i has the slots i·K … i·K + K - 1, K = prompts of a row."""
 
     def __init__(
         self,
@@ -201,26 +194,21 @@ class _Batch:
         each += 0 if first.bias is None else first.bias.nbytes
         memory = ROWS_BYTES if is_cpu(model.device) else ROWS_BYTES_GPU
         room = int((1 - PROMPTS_SHARE) * memory) // each
-        self.most = rows_at_once(len(waiting), room, config.batch_size)
+        if room > SLOTS_TOGETHER:
+            room -= room % SLOTS_TOGETHER
+        # Rows of one length end together. Of 130 rows with room for 128, the last two would be
+        # written alone, so 65 are written twice.
+        times = -(-len(waiting) // max(1, min(room, config.batch_size)))
+        self._most = -(-len(waiting) // times)
         kept = int(PROMPTS_SHARE * memory) // (prompt * sum(token))
         # A cached method would make a circle that outlives the rows.
         self._states = lru_cache(max(2, min(PROMPTS_KEPT, kept)))(read)
-        slots = rounded(self.most * per_row, SLOTS_TOGETHER)
+        slots = rounded(self._most * per_row, SLOTS_TOGETHER)
         self._cache = SlotCache(like, slots, columns, together)
         self._step = TokenStep(model, self._cache, packed, has_graphs(model.device))
         self._bias = (
-            None if first.bias is None else first.bias.new_empty(self.most, *first.bias.shape)
+            None if first.bias is None else first.bias.new_empty(self._most, *first.bias.shape)
         )
-
-    def add(self, request: Request) -> None:
-        """Take a row in. The last token of its prompt is read in the next forward pass."""
-        prompts, place = request.prompts[: self._per_row], len(self.rows)
-        for slot, prompt in enumerate(prompts, start=place * self._per_row):
-            self._cache.put(slot, self._states(prompt), len(prompt) - 1)
-        if self._bias is not None and request.bias is not None:
-            self._bias[place] = request.bias
-        request.reads = [(prompt[-1], len(prompt) - 1) for prompt in prompts]
-        self.rows.append(request)
 
     def logits(self) -> tuple[Tensor, Tensor | None]:
         """(R, V) for the next token of each row, and under guidance those of the wrong prompt."""
@@ -235,8 +223,20 @@ class _Batch:
         logits = self._step(ids, at)[:used]  # (R·K, V)
         return (logits, None) if self._per_row == 1 else (logits[0::2], logits[1::2])
 
-    def write_token(self, generator: torch.Generator, end: int, longest: int) -> list[Request]:
-        """Append one token to each row. Return the rows that have ended, which leave the batch."""
+    def write_token(
+        self, waiting: deque[Request], generator: torch.Generator, end: int, longest: int
+    ) -> list[Request]:
+        """Take waiting rows in, and append one token to each row. Return those that have ended."""
+        while waiting and len(self.rows) < self._most:
+            row, place = waiting.popleft(), len(self.rows)
+            prompts = row.prompts[: self._per_row]
+            for slot, prompt in enumerate(prompts, start=place * self._per_row):
+                self._cache.put(slot, self._states(prompt), len(prompt) - 1)
+            if self._bias is not None and row.bias is not None:
+                self._bias[place] = row.bias
+            row.reads = [(prompt[-1], len(prompt) - 1) for prompt in prompts]
+            self.rows.append(row)
+
         bias = None if self._bias is None else self._bias[: len(self.rows)]
         own, wrong = self.logits()
         short = [len(row.ids) < row.ending.least if row.ending else False for row in self.rows]
@@ -264,23 +264,6 @@ class _Batch:
                     self._bias[i] = self._bias[last]
                 self.rows[i] = moved
         return ended
-
-
-def rows_at_once(wanted: int, room: int, most: int) -> int:
-    """Return how many of all rows are written at once.
-
-    Rows of one length end together. Of 130 rows with room for 128, the last two would be written
-    alone, so 65 are written twice.
-
-    `room` is for memory, and `most` is what the options allow.
-
-    >>> [rows_at_once(wanted, 131, 256) for wanted in (1, 128, 130, 2048)]
-    [1, 128, 65, 128]
-    """
-    if room > SLOTS_TOGETHER:
-        room -= room % SLOTS_TOGETHER
-    times = -(-wanted // max(1, min(room, most)))
-    return -(-wanted // times)
 
 
 class SlotCache(Cache):
@@ -424,9 +407,8 @@ class TokenStep:
         # A recording belongs to these columns, and to where keys and values lie.
         place = (self._cache.columns, *(x.data_ptr() for kept in self._cache.kept for x in kept))
         recording = self.recordings.get(place)
-        if recording and recording.compared == COMPARED:
-            return self._replay(recording, ids, at)
-        logits = self.compute(ids, at)
+        is_sure = recording is not None and recording.compared == COMPARED
+        logits = self._logits if is_sure else self.compute(ids, at)
         try:
             if recording is None:
                 # Recordings share memory: the results of an earlier one are no longer read.
@@ -437,9 +419,16 @@ class TokenStep:
                 new.graph = record_graph(
                     lambda: into.copy_(self.compute(new.ids, new.at)), ids.device, pool
                 )
+            recording.ids.copy_(ids)
+            recording.at.copy_(at)
+            recording.graph.replay()
+            if is_sure:
+                return self._logits
             recording.compared += 1
-            self.in_use = torch.equal(logits, self._replay(recording, ids, at))
+            self.in_use = torch.equal(logits, self._logits)
         except RuntimeError:  # the step waits for the processor in between
+            if is_sure:
+                raise
             self.in_use = False
         if not self.in_use:
             self.recordings.clear()
@@ -464,9 +453,3 @@ class TokenStep:
                 logits_to_keep=1,
             ).logits[:, -1]
         return logits
-
-    def _replay(self, recording: Recording, ids: Tensor, at: Tensor) -> Tensor:
-        recording.ids.copy_(ids)
-        recording.at.copy_(at)
-        recording.graph.replay()
-        return self._logits

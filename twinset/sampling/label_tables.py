@@ -35,8 +35,7 @@ class LabelTables:
 
     tables: Sequence[np.ndarray]
     file: ClassVar[str]
-    largest: ClassVar[float] = LARGEST
-    """The largest number that a run writes."""
+    largest: ClassVar[float] = LARGEST  # number that a run writes
 
     def __post_init__(self) -> None:
         """Round the numbers as their file does."""
@@ -55,11 +54,8 @@ class LabelTables:
         """Read what `save` wrote, or return None if there is nothing.
 
         Each attribute has a number K of `classes`. The `columns` of each table are the model's
-        vocabulary, or the number of lengths.
-
-        Raises:
-            ValueError: they are of other attributes or another model, or no run writes such
-                numbers.
+        vocabulary, or the number of lengths. Tables that no run of this model writes are a
+        ValueError.
         """
         from safetensors.numpy import load_file
 
@@ -67,10 +63,9 @@ class LabelTables:
             return None
         arrays = load_file(folder / cls.file)
         shapes = {str(i): (values, columns) for i, values in enumerate(classes)}
-        if {name: array.shape for name, array in arrays.items()} != shapes:
-            raise ValueError(f"{cls.file}: of other labels")
-        if not all((np.abs(array) <= cls.largest).all() for array in arrays.values()):
-            raise ValueError(f"{cls.file}: as no run writes it")
+        is_small = all((np.abs(array) <= cls.largest).all() for array in arrays.values())
+        if not is_small or {name: array.shape for name, array in arrays.items()} != shapes:
+            raise ValueError(f"{cls.file}: as no run of this model writes it")
         return cls([arrays[str(i)] for i in range(len(shapes))])
 
     def rows_of(self, schema: Schema, combination: Combination) -> list[np.ndarray]:

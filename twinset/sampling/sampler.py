@@ -62,12 +62,6 @@ Denies = Callable[[Sequence[Combination], Sequence[Sequence[int]]], list[bool]]
 DrawLength = Callable[[Combination, np.random.Generator], int]
 # How many rows there are, and their share of all tokens.
 OnRows = Callable[[int, float], None]
-# Token ids of rows that have ended, by their numbers; labels of all rows; and how often texts of
-# each were refused → what is made of each, and why it is to be drawn again (None: it is not).
-Judge = Callable[
-    [dict[int, list[int]], Sequence[Combination], Sequence[Counter[str]]],
-    dict[int, tuple[Any, str | None]],
-]
 
 
 @dataclass(frozen=True)
@@ -141,7 +135,7 @@ class Sampler:
         Raises:
             InputError: a combination's rows were unusable time after time.
         """
-        found, refused = self._draw(counts, self._judge, on_progress)
+        found, refused = self._draw(counts, on_progress)
         wanted = [c for c, n in counts.items() for _ in range(n)]
         there, kinds = Counter(wanted[i] for i in found), self.config.filter
         for combination, number in counts.items():
@@ -163,14 +157,12 @@ class Sampler:
 
         For the arguments see `sample`. No row is refused, so none is drawn again.
         """
-        found, _ = self._draw(
-            counts, lambda batch, *_: {i: (ids, None) for i, ids in batch.items()}, on_progress
-        )
+        found, _ = self._draw(counts, on_progress, are_drafts=True)
         wanted = [c for c, n in counts.items() for _ in range(n)]
         return {c: [ids for i, ids in found.items() if wanted[i] == c] for c in counts}
 
     def _draw(
-        self, counts: Mapping[Combination, int], judge: Judge, on_progress: OnRows
+        self, counts: Mapping[Combination, int], on_progress: OnRows, are_drafts: bool = False
     ) -> tuple[dict[int, Any], list[Counter[str]]]:
         """Write rows, the longest first, and again those that are refused.
 
@@ -178,8 +170,8 @@ class Sampler:
         length waste none, and short ones are soon done where few are left.
 
         Returns:
-            What `judge` made of each row, by its number in the order of the counts, and how often
-            and why each was refused before. Rows that were refused too often are missing.
+            Each row's text, or a draft's ids, by its number in the order of the counts, and how
+            often and why each was refused before. Rows that were refused too often are missing.
         """
         config, end = self.config, self.tokenizer.eos_token_id
         room = attention_span(self.model) - max(map(len, self.prompts.values()))
@@ -228,7 +220,11 @@ class Sampler:
                     length = lengths[i]
                     if length is not None and length < most:  # one that goes on stays as it is
                         batch[i] = cut_to_length(self.tokenizer, ids, length, end)
-                for i, (text, why) in judge(batch, wanted, refused).items():
+                judged: dict[int, tuple[Any, str | None]]
+                judged = {i: (ids, None) for i, ids in batch.items()}
+                if not are_drafts:
+                    judged = self._judge(batch, wanted, refused)
+                for i, (text, why) in judged.items():
                     if why is None:
                         found[i] = text
                     else:
@@ -248,7 +244,7 @@ class Sampler:
         batch: Mapping[int, list[int]],
         wanted: Sequence[Combination],
         refused: Sequence[Counter[str]],
-    ) -> dict[int, tuple[str, str | None]]:
+    ) -> dict[int, tuple[Any, str | None]]:
         """Return the text of each row that has ended, and why it is to be drawn again."""
         config, end = self.config, self.tokenizer.eos_token_id
         texts: dict[int, str] = {}

@@ -160,15 +160,13 @@ def fit_tilt(
     strengths = [np.zeros_like(counts) for counts in released.counts]
     for _ in range(SWEEPS if len(strengths) > 1 else 1):
         for i, counts in enumerate(released.counts):
-            for value in range(len(counts)):
-                without = []  # texts (V,) that would have each token without this value's λ
-                for c in expected:
-                    if numbers[c][i] == value:
-                        pairs = enumerate(zip(strengths, numbers[c], strict=True))
-                        others: Any = sum(each[n] for j, (each, n) in pairs if j != i)
-                        without.append(shares[c] * released.units * expected[c] * np.exp(others))
-                texts = np.sum([*without, np.full(counts.shape[1], RAREST)], 0)
-                strengths[i][value] = likeliest(counts[value], texts, released.noise)
+            texts = np.full(counts.shape, RAREST)  # (K, V) that would have a token without this λ
+            for c, own in numbers.items():
+                pairs = enumerate(zip(strengths, own, strict=True))
+                others: Any = sum(each[n] for j, (each, n) in pairs if j != i)
+                texts[own[i]] += shares[c] * released.units * expected[c] * np.exp(others)
+            for value, likely in enumerate(texts):
+                strengths[i][value] = likeliest(counts[value], likely, released.noise)
     return TokenTilt(strengths)
 
 
