@@ -101,26 +101,15 @@ def merge_adapters(model: Any) -> Any:
 
 @dataclass(frozen=True)
 class Adapter:
-    """What an adapter belongs to. It adds scaling · B A to the weight of each linear layer.
+    """What an adapter belongs to. It adds scaling · B A to the weight of each linear layer."""
 
-    Args:
-        base_model: name of a built-in model.
-        base_origin: what that model stated about itself when the adapter was trained.
-        rank: of each layer's factors.
-        scaling: of their product.
-    """
-
-    base_model: str
-    base_origin: str
+    base_model: str  # name of a built-in model
+    base_origin: str  # what that model stated about itself when the adapter was trained
     rank: int = bounded(low=1, high=10_000)
     scaling: float = bounded(low=1e-6, high=1e6)
 
     def add_to(self, model: Any, file: Path, name: str) -> None:
-        """Add scaling · B A into the weights of the base, in place and in their format (float32).
-
-        Raises:
-            InputError: the file is damaged, or belongs to a model with other layers.
-        """
+        """Add scaling · B A into the weights of the base, in place and in float32."""
         from safetensors import SafetensorError, safe_open
         from transformers.pytorch_utils import Conv1D
 

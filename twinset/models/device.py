@@ -155,15 +155,11 @@ def total_memory() -> int:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether an error says that memory ran out, so that a smaller batch may help.
-
-    Args:
-        error: of a processor's allocator, of a GPU's, or of a library of a GPU. They have no class
-            of their own.
-    """
+    """Return whether an error says that memory ran out, so that a smaller batch may help."""
     import torch
 
-    said = ("allocate memory", "ALLOC_FAILED")  # by a processor, and by libraries of a GPU
+    # A processor's allocator and a GPU's libraries have no class of their own for it.
+    said = ("allocate memory", "ALLOC_FAILED")
     return isinstance(error, torch.OutOfMemoryError) or any(some in str(error) for some in said)
 
 

@@ -208,15 +208,11 @@ def components_for(records: int, noise_multiplier: float) -> int:
 
 @dataclass(frozen=True)
 class Whitening:
-    """Hidden states → vectors of length one, by statistics of texts that are not private.
+    """Hidden states → vectors of length one, by statistics of texts that are not private."""
 
-    Args:
-        mean: (d,) of the reference texts.
-        projection: (d, c) onto their principal components. Each is divided by the square root of
-            its own deviation, which is half-way to white.
-    """
-
-    mean: np.ndarray
+    mean: np.ndarray  # (d,) of the reference texts
+    # (d, c) onto their principal components. Each is divided by the square root of its own
+    # deviation, which is half-way to white.
     projection: np.ndarray
 
     @classmethod
@@ -239,17 +235,11 @@ class Whitening:
 
 @dataclass(frozen=True)
 class Teacher:
-    """One logistic regression for each attribute.
+    """One logistic regression for each attribute."""
 
-    Args:
-        whitenings: one for each attribute's hidden states.
-        weights: (K, c + 1) for each attribute with K values.
-        layer: number of the model's layer whose hidden states it knows, counted from 1.
-    """
-
-    whitenings: Sequence[Whitening]
-    weights: Sequence[np.ndarray]
-    layer: int
+    whitenings: Sequence[Whitening]  # one for each attribute's hidden states
+    weights: Sequence[np.ndarray]  # (K, c + 1) for each attribute with K values
+    layer: int  # of the model, whose hidden states it knows, counted from 1
 
     def log_probabilities(self, states: np.ndarray) -> list[np.ndarray]:
         """Return log P[value | text], (K,) for each attribute, of one text's states (A, d)."""

@@ -109,10 +109,8 @@ def batch_interference(
     a third of them are others, and a third filler. Where memory is short, a shape is what a run
     then makes of it: half the units.
 
-    Args:
-        engine: over the model as it is to be trained, in its precision. Its sums are left at zero.
-        vocabulary: number of token ids that may be drawn.
-        shapes: that physical batches will have.
+    The engine is over the model as it is to be trained. Its sums are left at zero. `vocabulary` is
+    the number of token ids.
     """
     generator, found = torch.Generator().manual_seed(0), [0.0]
 

@@ -22,17 +22,11 @@ FEWEST_ROWS = 3000  # where nobody says how many
 
 @dataclass(frozen=True)
 class RowsRequest:
-    """How many rows the twin gets, by at most one of three options. None of them: `usual_rows`.
+    """How many rows the twin gets, by at most one of three options. None of them: `usual_rows`."""
 
-    Args:
-        rows: in total, in the proportions of the noisy label counts.
-        per_label: "500", or "positive=500" for each label wanted.
-        plan_file: a table of label columns and a column `rows`.
-    """
-
-    rows: int | None = None
-    per_label: tuple[str, ...] = ()
-    plan_file: str | None = None
+    rows: int | None = None  # in all, in the proportions of the noisy label counts
+    per_label: tuple[str, ...] = ()  # "500", or "positive=500" for each label wanted
+    plan_file: str | None = None  # a table of label columns and a column `rows`
 
     def __post_init__(self) -> None:
         """Refuse two answers to one question."""

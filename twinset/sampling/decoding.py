@@ -40,37 +40,25 @@ States = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Ending:
-    """Where a row ends, beside its end token and the longest row.
+    """Where a row ends, beside its end token and the longest row."""
 
-    Args:
-        least: tokens before which the row does not end.
-        most: tokens with which it ends at the latest.
-        is_end: ids of a row of `least` or more tokens → whether it ends as it stands.
-    """
-
-    least: int
-    most: int
-    is_end: Callable[[Sequence[int]], bool]
+    least: int  # tokens before which it does not end
+    most: int  # tokens with which it ends at the latest
+    is_end: Callable[[Sequence[int]], bool]  # of ids of a row of `least` or more tokens
 
 
 @dataclass
 class Request:
-    """A row to be written.
+    """A row to be written."""
 
-    Args:
-        key: the caller's name for it.
-        prompts: token ids of its prompt, and under guidance those of a wrong prompt.
-        bias: (V,) added to the logits of tokens that the row does not have yet, except the end.
-        ending: None: the row ends where the model ends it.
-        ids: what is written so far.
-        reads: for each of its prompts the token that is read next, and that token's position.
-    """
-
-    key: int
-    prompts: tuple[tuple[int, ...], ...]
-    bias: Tensor | None = None
-    ending: Ending | None = None
-    ids: list[int] = field(default_factory=list)
+    key: int  # the caller's name for it
+    prompts: tuple[tuple[int, ...], ...]  # ids of its own, and under guidance of a wrong one
+    bias: Tensor | None = (
+        None  # (V,) for logits of tokens that it does not have yet, except the end
+    )
+    ending: Ending | None = None  # None: it ends where the model ends it
+    ids: list[int] = field(default_factory=list)  # what is written so far
+    # For each prompt the token that is read next, and that token's position.
     reads: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -84,18 +72,15 @@ def decode(
     generator: torch.Generator,
     packed: PackedLinears | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield the key and the ids of each row as it ends.
-
-    Of rows that begin together, the shortest comes first.
+    """Yield the key and the ids of each row as it ends. The end-of-text token closes a row.
 
     Args:
         model: causal LM in evaluation mode.
         waiting: rows to be written, taken from the left. Rows may be added until the last one has
             ended. All have the same number of prompts.
-        end: id of the end-of-text token. It closes a row and is its last id.
+        end: id of the end-of-text token.
         max_new_tokens: longest row.
-        config: decoding settings. At most `batch_size` rows are written at once, and no more than
-            memory has room for.
+        config: at most `batch_size` rows are written at once, and no more than memory has room for.
         generator: source of the draws.
         packed: the model's weights, from a caller who decodes several times.
     """
@@ -356,19 +341,12 @@ class SlotCache(Cache):
 
 @dataclass
 class Recording:
-    """One step as a GPU recorded it (a CUDA graph).
+    """One step as a GPU recorded it (a CUDA graph)."""
 
-    Args:
-        ids: (S, 1) tokens that it reads.
-        at: (S, 1) their positions.
-        graph: repeats the step.
-        compared: how many replays were compared with the step itself.
-    """
-
-    ids: Tensor
-    at: Tensor
+    ids: Tensor  # (S, 1) that it reads
+    at: Tensor  # (S, 1) their positions
     graph: Any = None
-    compared: int = 0
+    compared: int = 0  # replays that were compared with the step itself
 
 
 class TokenStep:
@@ -380,12 +358,6 @@ class TokenStep:
     addresses that it was made with: it belongs to one number of slots and one place of the cache.
     Its first replays are compared with the step itself, since what it forgot to read shows in
     another token than the first. If one differs, no recording is used any more.
-
-    Args:
-        model: causal LM in evaluation mode.
-        cache: keys and values of all slots.
-        packed: the model's weights, laid out to be multiplied faster.
-        records: whether the device can record.
     """
 
     def __init__(

@@ -26,13 +26,9 @@ CLEAR = 3.0  # standard deviations of noise: a token counted in more texts stand
 
 @dataclass(frozen=True)
 class LabelTables:
-    """A table for each attribute, with a row for each of its K values.
+    """A table for each attribute, with a row for each of its K values."""
 
-    Args:
-        tables: of each attribute, (K, columns) float32, rounded to float16: a model is the same
-            when it is loaded again.
-    """
-
+    # (K, columns) float32, rounded to float16: a model is the same when it is loaded again.
     tables: Sequence[np.ndarray]
     file: ClassVar[str]
     largest: ClassVar[float] = LARGEST  # number that a run writes

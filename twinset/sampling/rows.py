@@ -77,15 +77,10 @@ def groups_of(
 
 @dataclass
 class RowGroups:
-    """The groups of rows that are finished.
+    """The groups of rows that are finished."""
 
-    Args:
-        folder: has a file for each group, and is made with the first. None: they are in memory.
-        held: groups in memory.
-    """
-
-    folder: Path | None = None
-    held: dict[int, list[Row]] = field(default_factory=dict)
+    folder: Path | None = None  # has a file for each group, and is made with the first
+    held: dict[int, list[Row]] = field(default_factory=dict)  # without a folder: in memory
 
     @property
     def numbers(self) -> list[int]:
@@ -95,11 +90,7 @@ class RowGroups:
         return sorted(int(path.stem[5:]) for path in self.folder.glob("rows-*.json"))
 
     def read(self, number: int) -> list[Row]:
-        """Return the rows of a finished group.
-
-        Raises:
-            InputError: its file is damaged.
-        """
+        """Return the rows of a finished group."""
         if self.folder is None:
             return self.held[number]
         path = self.folder / f"rows-{number:06}.json"
@@ -168,26 +159,13 @@ def draw_groups(
     deadline: float | None = None,
     workers: Sequence[Worker] = (),
 ) -> int:
-    """Draw the groups that are missing, until all are there or the deadline has passed.
+    """Draw the groups that are missing, and return how many rows there are then.
 
-    One group is drawn whatever the deadline: a twin has rows. Workers take groups from the same
-    queue. What a lost worker leaves is drawn here.
+    It ends when all are there or the deadline has passed. One group is drawn in any case. Workers
+    take groups from the same queue. What a lost worker leaves is drawn here.
 
-    Args:
-        sampler: called with a group's number, which is also that of its stream of random numbers.
-        counts: rows wanted of each label combination.
-        device: where rows are written.
-        progress: is told how many rows there are.
-        groups: finished groups. They are not drawn again.
-        deadline: by `time.monotonic`. A group begins only if more of it would come before the
-            deadline than after.
-        workers: further processes, from `start_workers`, with the same sampler and counts.
-
-    Returns:
-        How many rows there are now.
-
-    Raises:
-        InputError: rows of a label were unusable time after time.
+    `sampler` is called with a group's number, which is also that of its stream of random numbers. A
+    group begins only if more of it would come before the deadline (`time.monotonic`) than after.
     """
     wanted = groups_of(counts, device)
     sizes = [sum(group.values()) for group in wanted]

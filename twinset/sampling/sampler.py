@@ -66,55 +66,29 @@ OnRows = Callable[[int, float], None]
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the twin.
-
-    Args:
-        combination: its labels.
-        text: what was written for them.
-        filtered: how many texts before it were refused by the filter.
-        unfinished: how many were refused because they had no end.
-        denied: how many because other labels were likelier for them.
-    """
+    """One row of the twin, and how many texts were refused before it."""
 
     combination: Combination
     text: str
     filtered: int = 0
-    unfinished: int = 0
-    denied: int = 0
+    unfinished: int = 0  # had no end
+    denied: int = 0  # other labels were likelier for them
 
 
 @dataclass
 class Sampler:
-    """Draws rows from a model until every label combination has its number.
+    """Draws rows from a model until every label combination has its number."""
 
-    Args:
-        model: causal LM in evaluation mode.
-        tokenizer: its tokenizer.
-        prompts: token ids of every combination's prompt.
-        config: decoding settings and seed.
-        max_new_tokens: longest text, end of text included.
-        stream: number of the random stream. Samplers that share rows out have one each.
-        biases: of every combination, see `decoding.Request`. Empty: there are none.
-        denies: what teacher and released counts say. None: nothing is asked.
-        length: draws how long a row is to be. None: it ends where the model ends it.
-        packed: the model's weights, see `decoding.decode`. None: they are packed here.
-
-    Example:
-        rows = Sampler(model, tokenizer, {("good",): [5, 6]}, SamplingConfig(), 64).sample(
-            {("good",): 10}
-        )
-    """
-
-    model: Any
+    model: Any  # causal LM in evaluation mode
     tokenizer: Any
-    prompts: Mapping[Combination, list[int]]
+    prompts: Mapping[Combination, list[int]]  # ids
     config: SamplingConfig
-    max_new_tokens: int
-    stream: int = 0
-    biases: Mapping[Combination, torch.Tensor] = field(default_factory=dict)
-    denies: Denies | None = None
-    length: DrawLength | None = None
-    packed: PackedLinears | None = None
+    max_new_tokens: int  # of the longest text, end of text included
+    stream: int = 0  # of random numbers. Samplers that share rows out have one each.
+    biases: Mapping[Combination, torch.Tensor] = field(default_factory=dict)  # see `Request`
+    denies: Denies | None = None  # what teacher and released counts say
+    length: DrawLength | None = None  # None: a row ends where the model ends it
+    packed: PackedLinears | None = None  # None: the weights are packed here
 
     def sample(
         self,
@@ -126,14 +100,8 @@ class Sampler:
         Rows that are empty, broken, caught in a loop or filtered are drawn again, each up to
         `config.max_redraws` times in all. Unfinished rows are drawn again at most `MOST_UNFINISHED`
         times, if asked for, and those whose labels are denied `config.teacher_redraws` times. The
-        last of these is taken where nothing better comes.
-
-        Args:
-            counts: rows wanted.
-            on_progress: called with the number of rows accepted so far, and their share of tokens.
-
-        Raises:
-            InputError: a combination's rows were unusable time after time.
+        last of these is taken where nothing better comes. It is an InputError if rows of a
+        combination were unusable time after time.
         """
         found, refused = self._draw(counts, on_progress)
         wanted = [c for c, n in counts.items() for _ in range(n)]
@@ -153,10 +121,7 @@ class Sampler:
         counts: Mapping[Combination, int],
         on_progress: OnRows = lambda rows, share: None,
     ) -> dict[Combination, list[list[int]]]:
-        """Return token ids of rows as the model writes them, usable or not, by combination.
-
-        For the arguments see `sample`. No row is refused, so none is drawn again.
-        """
+        """Return token ids of rows as the model writes them, usable or not, by combination."""
         found, _ = self._draw(counts, on_progress, are_drafts=True)
         wanted = [c for c, n in counts.items() for _ in range(n)]
         return {c: [ids for i, ids in found.items() if wanted[i] == c] for c in counts}
@@ -222,7 +187,7 @@ class Sampler:
                         batch[i] = cut_to_length(self.tokenizer, ids, length, end)
                 judged: dict[int, tuple[Any, str | None]]
                 judged = {i: (ids, None) for i, ids in batch.items()}
-                if not are_drafts:
+                if not are_drafts:  # else no row is refused
                     judged = self._judge(batch, wanted, refused)
                 for i, (text, why) in judged.items():
                     if why is None:

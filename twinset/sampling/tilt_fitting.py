@@ -150,11 +150,8 @@ def fit_tilt(
     The values of one attribute after another are fitted while the others are held (iterative
     proportional fitting). Each λ is the likeliest under the noise and a prior that draws it to 0.
 
-    Args:
-        released: the noisy counts.
-        schema: whose labels they are of.
-        shares: of each label combination among the texts. Their sum is one.
-        expected: (V,) for each combination, from `expected_tokens`.
+    `shares` are those of each label combination among the texts, and `expected` has (V,) for each,
+    from `expected_tokens`.
     """
     numbers = {c: schema.value_numbers(c) for c in expected}
     strengths = [np.zeros_like(counts) for counts in released.counts]
@@ -182,11 +179,9 @@ def expected_tokens(
     The model's probabilities are summed along its own rows. Counting would take thousands of rows
     to say as much of rare tokens. A row counts for as much as a private text like it would.
 
-    Args:
-        model: in evaluation mode.
-        rows: token ids of rows that the model wrote behind its prompts.
-        weights: what tokens counted. Those of weight 0, as the end, are expected nowhere: the end
-            is not counted, would seem far too frequent, and rows would never end.
+    `rows` are token ids that the model wrote behind its prompts. Tokens of weight 0, as the end,
+    are expected nowhere: the end is not counted, would seem far too frequent, and rows would never
+    end.
     """
     writer, prompts, found = model.fastest, model.prompts, {}
     head, longest = writer.get_output_embeddings(), context_length(writer)

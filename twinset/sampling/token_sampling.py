@@ -29,13 +29,8 @@ def drawn_tokens(
 ) -> Tensor:
     """Draw one token a row: (R, V) logits → (R,) ids.
 
-    Args:
-        own: (R, V) logits behind each row's own prompt.
-        wrong: (R, V) logits behind a wrong one. None: there is no guidance.
-        config: decoding settings.
-        generator: source of the draws.
-        bias: (R, V) added to the logits, see `biased`.
-        end: id of the end of a text.
+    `own` and `wrong` are logits behind each row's own prompt and behind a wrong one, if there is
+    guidance. `bias` (R, V) is added to them, see `biased`, with the `end` of a text.
     """
     # A few rows at a time: each is passed over a dozen times, and had better stay in the cache.
     step = max(1, CACHED // own.shape[1]) if own.is_cpu else len(own)
@@ -73,11 +68,7 @@ def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:
 
     Classifier-free guidance (Sanchez et al. 2023, eq. 7 with γ + 1 for their γ) among the tokens
     that the own prompt finds plausible, as in contrastive decoding (Li et al. 2022).
-
-    Args:
-        own: (R, V) logits behind each row's own prompt.
-        wrong: (R, V) logits behind another label's.
-        strength: γ ≥ 0.
+    `own` and `wrong` are (R, V), and γ ≥ 0 is the strength.
     """
     own = own.to(torch.float32, copy=True)  # and changed in place: fresh memory costs time
     implausible = own < own.max(1, keepdim=True).values + math.log(PLAUSIBLE)

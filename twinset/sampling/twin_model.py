@@ -57,40 +57,22 @@ NOTHING_LEARNT = (
 
 @dataclass
 class TwinModel:
-    """A model that writes twins.
+    """A model that writes twins."""
 
-    Args:
-        model: causal LM in evaluation mode.
-        tokenizer: its tokenizer.
-        schema: the private table's shape.
-        template: renders the prompts.
-        label_counts: noisy number of private records of every label combination, a whole number.
-        text_tokens: longest text the model was trained on, in tokens.
-        ledger: what training spent.
-        base_origin: where the base model came from, without any path of this machine.
-        tilt: brings the rows' words nearer to those of the private texts. None: as they are.
-        lengths: of the private texts. Rows with the tilt are as long. None: rows end where the
-            model ends them.
-        teacher: tells a text's labels. None: nothing does.
-        words: what tokens say of labels, beside the teacher. None: they were not counted.
-        base_name: what the base model is called, without any path of this machine. "" if nobody
-            said.
-        reference: rows that it wrote without the tilt, in token ids. They are not saved.
-    """
-
-    model: Any
+    model: Any  # causal LM in evaluation mode
     tokenizer: Any
-    schema: Schema
-    template: Template
-    label_counts: dict[Combination, int]
-    text_tokens: int
-    ledger: Ledger
-    base_origin: str
-    tilt: TokenTilt | None = None
-    lengths: TextLengths | None = None
-    teacher: Teacher | None = None
-    words: NaiveBayes | None = None
-    base_name: str = ""
+    schema: Schema  # the private table's shape
+    template: Template  # renders the prompts
+    label_counts: dict[Combination, int]  # noisy numbers of private records
+    text_tokens: int  # of the longest text that the model was trained on
+    ledger: Ledger  # what training spent
+    base_origin: str  # without any path of this machine, as `base_name`
+    tilt: TokenTilt | None = None  # brings words nearer to those of the private texts
+    lengths: TextLengths | None = None  # of the private texts. Rows with the tilt are as long.
+    teacher: Teacher | None = None  # tells a text's labels
+    words: NaiveBayes | None = None  # what tokens say of labels, beside the teacher
+    base_name: str = ""  # if nobody said
+    # Rows that it wrote without the tilt, in token ids. They are not saved.
     reference: dict[Combination, list[list[int]]] = field(
         default_factory=dict, repr=False, compare=False
     )
