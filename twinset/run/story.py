@@ -69,7 +69,7 @@ from twinset.sampling.allocation import (
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import NaiveBayes, TextLengths
 from twinset.sampling.rows import open_row_groups
-from twinset.sampling.tilt_fitting import tilt_towards
+from twinset.sampling.tilt_fitting import expected_tokens, fit_tilt, reference_rows
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.columns import Picked
 from twinset.table.read import read_frame
@@ -311,7 +311,9 @@ def teach(run: Run) -> None:
         give_memory_back(model.model.device)  # what a step needed is more than rows do
         if run.marginals is not None:
             model.lengths = TextLengths.from_counts(run.marginals)
-            tilt_towards(model, run.marginals, run.progress)
+            rows = reference_rows(model, run.progress)
+            expected = expected_tokens(model, rows, run.marginals.weights)
+            model.tilt = fit_tilt(run.marginals, model.schema, model.shares(rows), expected)
         if run.config.privacy.teacher_share:
             if run.resumed and run.resumed.teacher:
                 model.teacher = model.read_teacher(run.resumed.teacher)

@@ -96,7 +96,7 @@ def prompt_misfit(model: TwinModel, template: Template, marginals: TokenMarginal
 
     The sum over label values of a symmetric χ² distance of counts, with their noise in its
     denominator: what noise hides tells nothing. If noise prevails, differences between rows are
-    those of −2 log-likelihood. It is post-processing of what was released, as `tilt_towards` is.
+    those of −2 log-likelihood. It is post-processing of what was released, as `fit_tilt` is.
     The model is the base model, with the lengths that were counted, if any.
     """
     opening = openings(model, template)
@@ -126,17 +126,6 @@ def prompt_misfit(model: TwinModel, template: Template, marginals: TokenMarginal
             variance = marginals.noise**2 + likely + own.clip(0) + RAREST
             found += float(np.sum((own - likely) ** 2 / variance))
     return found
-
-
-def tilt_towards(model: TwinModel, marginals: TokenMarginals, progress: Progress) -> None:
-    """Give a model the tilt with which rows have tokens as often as private texts.
-
-    Some rows are written without it first, to see how often they have them. The counts were
-    released by the run, so what follows from them is post-processing.
-    """
-    rows = reference_rows(model, progress)
-    expected = expected_tokens(model, rows, marginals.weights)
-    model.tilt = fit_tilt(marginals, model.schema, model.shares(rows), expected)
 
 
 def fit_tilt(
