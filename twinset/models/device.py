@@ -36,13 +36,8 @@ SECONDS, BETWEEN = 0.5, 1.5
 def device_of(asked: str = AUTO) -> torch.device:
     """Return the device that an option names.
 
-    Of several processes each has a GPU of its own, by its local rank.
-
-    Args:
-        asked: auto (a GPU where there is one, else the processor), cpu, cuda, cuda:N or mps.
-
-    Raises:
-        InputError: the device is missing or cannot train.
+    "auto" is a GPU where there is one, else the processor. Of several processes each has a GPU of
+    its own, by its local rank.
     """
     import torch
 

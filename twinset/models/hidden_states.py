@@ -45,12 +45,7 @@ DEPTH = 28 / 30
 class Questions:
     """Reads a text and, behind it, a question about each attribute.
 
-    Args:
-        model: causal LM in evaluation mode.
-        tokenizer: its tokenizer.
-        attributes: names of the label columns.
-        layer: number of the layer whose states are read, counted from 1. None: by `DEPTH`.
-        packed: the model's weights, laid out to be multiplied faster. None: they are as they are.
+    The states are those of a `layer`, counted from 1. None: by `DEPTH`.
     """
 
     def __init__(

@@ -284,10 +284,8 @@ class PackedLinears:
 
     Without them the library lays each weight out anew for every product: 57 MB a token for the
     vocabulary of SmolLM2, a quarter of the time of 64 rows. The products are the same bit for bit.
-
-    Args:
-        model: any model. Its bfloat16 layers on a processor that multiplies in bfloat16 are packed.
-            Their weights must not change while the copies are in use.
+    Bfloat16 layers on a processor that multiplies in bfloat16 are packed. Their weights must not
+    change while the copies are in use.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -330,9 +328,6 @@ class Nf4Linear(nn.Module):
     gradients, and a record's gradient must not. So only its number format is used, and not
     LLM.int8, whose outlier columns are chosen by the whole batch. Source: Dettmers et al. 2023,
     "QLoRA", section 3.
-
-    Args:
-        layer: `nn.Linear`, or GPT-2's `Conv1D`. Its weights must not be trained.
     """
 
     codes: Tensor

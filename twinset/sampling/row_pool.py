@@ -37,13 +37,7 @@ def start_workers(load: Callable[[str], Draw], devices: Sequence[str]) -> Iterat
     of a group. They do so too if this process is killed: a worker that was left behind would
     compute for nobody, and keep memory that the resumed run needs.
 
-    Args:
-        load: called once by each worker, with its device. It must be importable by its name.
-        devices: of the workers, as `device_of` takes them.
-
-    Example:
-        with start_workers(partial(load_model, folder), ["cpu"] * 3) as workers:
-            rows = workers[0](number, math.inf)
+    `load` is called once by each worker, with its device. It must be importable by its name.
     """
     context = get_context("spawn")  # a fork would copy locks that threads of torch hold
     theirs, own = context.Pipe(duplex=False)

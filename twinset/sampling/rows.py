@@ -90,7 +90,11 @@ class RowGroups:
         return sorted(int(path.stem[5:]) for path in self.folder.glob("rows-*.json"))
 
     def read(self, number: int) -> list[Row]:
-        """Return the rows of a finished group."""
+        """Return the rows of a finished group.
+
+        Raises:
+            InputError: its file is damaged.
+        """
         if self.folder is None:
             return self.held[number]
         path = self.folder / f"rows-{number:06}.json"

@@ -121,7 +121,11 @@ class Sampler:
         counts: Mapping[Combination, int],
         on_progress: OnRows = lambda rows, share: None,
     ) -> dict[Combination, list[list[int]]]:
-        """Return token ids of rows as the model writes them, usable or not, by combination."""
+        """Return token ids of rows as the model writes them, usable or not, by combination.
+
+        No row is refused, and so none is drawn again. What follows from them is fitted to what the
+        model would write of itself.
+        """
         found, _ = self._draw(counts, on_progress, are_drafts=True)
         wanted = [c for c, n in counts.items() for _ in range(n)]
         return {c: [ids for i, ids in found.items() if wanted[i] == c] for c in counts}

@@ -79,7 +79,11 @@ class TwinModel:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What may truthfully be claimed of everything sampled from this model, taken together."""
+        """What may truthfully be claimed of everything sampled from this model, taken together.
+
+        Its `epsilon` is a number, and its `sentence` says what that means:
+        `print(TwinModel.load("runs/reviews-1").guarantee.sentence)`.
+        """
         return guarantee(self.ledger)
 
     # -- rows --------------------------------------------------------------------------------------
