@@ -39,10 +39,10 @@ def test_what_is_saved_is_read_again_and_what_no_run_writes_is_refused(tmp_path,
     read = kind.load(tmp_path, (2, 2), 5)
     assert all((a == b).all() for a, b in zip(tables.tables, read.tables, strict=True))
     for classes, columns in (((2,), 5), ((2, 3), 5), ((2, 2), 6)):
-        assert "other labels" in refusal(kind.load, tmp_path, classes, columns, error=ValueError)
+        assert "as no run" in refusal(kind.load, tmp_path, classes, columns, error=ValueError)
     for number in (2 * LARGEST, np.nan):
         kind([np.full((2, 5), number)] * 2).save(tmp_path)
-        assert "no run writes" in refusal(kind.load, tmp_path, (2, 2), 5, error=ValueError)
+        assert "as no run" in refusal(kind.load, tmp_path, (2, 2), 5, error=ValueError)
 
 
 # -- tilt ------------------------------------------------------------------------------------------
