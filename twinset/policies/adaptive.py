@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from twinset.bounds import bounded, setting
 from twinset.errors import InputError
@@ -21,7 +21,6 @@ from twinset.policies.policy import (
     MechanismParams,
     NoisePolicy,
     PolicyOptions,
-    PublicModel,
     register,
 )
 from twinset.privacy.accounting.events import Event, IndividualGaussian, NonPrivateAccess
@@ -143,7 +142,7 @@ class Adaptive(_WeighsRecords):
         return IndividualGaussian(noise.noise_multiplier, sample_rate, steps, noise.least_share)
 
     @classmethod
-    def weight_scale(cls, options: AdaptiveOptions, base: PublicModel) -> WeightScale:
+    def weight_scale(cls, options: AdaptiveOptions, base: Any) -> WeightScale:
         """Return the scale of the file that was named, else the one that comes along.
 
         Raises:

@@ -399,16 +399,14 @@ def measure_coverage(
 
 def describe_coverage(found: Mapping[str, Any]) -> Iterator[str]:
     """Yield what `measure_coverage` returns in lines for people, each share with its n."""
-    shares = [("records with anything flagged", found["flagged_records"], found["records"], "")]
-    for what in ("words", "characters"):
-        shares.append((f"{what} flagged", found[f"flagged_{what}"], found[what], ""))
+    names = {"records": "records with anything", "words": "words", "characters": "characters"}
+    shares = [(f"{s} flagged", found[f"flagged_{n}"], found[n], "") for n, s in names.items()]
     for name, n in found["secrets"].items():
         missing = f" ({n['not_in_text']:,} of {n['cells']:,} cells are not in their text)"
         shares.append((f"recall of {name!r}", n["flagged"], n["occurrences"], missing))
     if found["secrets"]:
-        what = "precision, flagged characters that belong to one of these"
-        inside = found["flagged_secret_characters"]
-        shares.append((what, inside, found["flagged_characters"], ""))
+        inside, what = found["flagged_secret_characters"], "characters that belong to one of these"
+        shares.append((f"precision, flagged {what}", inside, found["flagged_characters"], ""))
     for what, part, whole, more in shares:
         share = f"{part:,} of {whole:,} ({part / whole:.1%})" if whole else "none of 0"
         yield f"{what}: {share}{more}"

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from twinset.bounds import check_options, setting
 from twinset.errors import InputError
@@ -108,13 +108,6 @@ class Calibration:
     least_share: float = 1.0
     least_noise: float = 1.0
     option: str = "epsilon"
-
-
-class PublicModel(Protocol):
-    """What a policy may know of the base model: its names. A `BaseModel` is one."""
-
-    name: str
-    origin: str
 
 
 class NoisePolicy:
@@ -265,12 +258,12 @@ class NoisePolicy:
             yield "every label, and every text as that detector leaves it"
 
     @classmethod
-    def weight_scale(cls, options: Any, base: PublicModel) -> WeightScale | None:
+    def weight_scale(cls, options: Any, base: Any) -> WeightScale | None:
         """Return the public scale of privacy weights. None: records have none.
 
         Args:
             options: the policy's own.
-            base: the model that weighs.
+            base: the model that weighs. A policy may know its `name` and `origin`.
 
         Raises:
             InputError: there is none for this base model.

@@ -200,7 +200,7 @@ def _assumptions(ledger: Ledger, theorem: Theorem, spent: float) -> list[tuple[b
 
 
 LITTLE = 0.99  # from this belief on, the bound alone rules out next to nothing
-_WORDS = {
+_WORDS = {  # who is protected, and what nobody learns
     UNIT: ("a record", "that it was in the table"),
     OWNER_UNIT: ("somebody’s records", "that they were in the table"),
     FLAGGED_UNIT: ("a record", "that what the detector flagged in it was used"),
