@@ -46,7 +46,7 @@ from twinset.sampling.twin_model import TwinModel
 from twinset.table.labels import MERGED, OWNER, PROMPT, TABLE
 from twinset.table.schema import Combination
 from twinset.table.templates import Template, candidate_templates
-from twinset.table.tokenization import longest_prompt, text_budget
+from twinset.table.tokenization import prompt_tokens, text_budget
 
 OWNERS_AT_ONCE = 10_000  # drawn together: each owner's records take memory
 FEWEST_RECORDS = 200  # that a prompt is chosen by
@@ -202,7 +202,8 @@ def find_candidates(run: Run) -> tuple[tuple[Template, ...], str]:
         return (), f'the prompt is "{usual.pattern}"; one that says more makes a better twin'
     spans = context_length(base.model), attention_span(base.model)
     templates = [usual, *(t for t in candidate_templates(schema) if t != usual)]
-    prompts = [longest_prompt(t, schema.combinations, base.tokenizer) for t in templates]
+    ids = [prompt_tokens(t, schema.combinations, base.tokenizer) for t in templates]
+    prompts = [max(map(len, each.values())) for each in ids]  # lengths of the longest
     longest = run.config.training.max_tokens
     rooms = [[min(span - prompt, longest) for span in spans] for prompt in prompts]
     found = tuple(t for t, room in zip(templates, rooms, strict=True) if room == rooms[0])

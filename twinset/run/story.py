@@ -78,7 +78,6 @@ from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template, load_template, written_template
 from twinset.table.tokenization import (
     TokenisedRecords,
-    longest_prompt,
     prompt_tokens,
     text_budget,
     times_english,
@@ -426,7 +425,8 @@ def find_workload(run: Run) -> Workload:
     """Return all that a plan's time may depend on beside options, N and base model."""
     combinations, tokenizer = run.records.schema.combinations, run.base.tokenizer
     templates = run.candidates or (run.template,)
-    longest = max(longest_prompt(each, combinations, tokenizer) for each in templates)
+    prompts = (prompt_tokens(each, combinations, tokenizer) for each in templates)
+    longest = max(len(ids) for each in prompts for ids in each.values())
     most = 1 if run.owned is None else run.config.privacy.max_records_per_owner
     rows, exact = 0, True
     if run.rows is not None:

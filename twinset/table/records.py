@@ -349,7 +349,7 @@ def records_from_frame(
         folder: private to its owner: joined texts of a large table are kept on the disk there.
     """
     check_table(frame, source)
-    notes = list(facts_of(frame).notes)
+    facts, notes = facts_of(frame), list(facts_of(frame).notes)
     frame, text, joined = with_joined_text(frame, text, attributes, source, folder)
     notes += joined
     attributes = list(attributes) or (rules.names if rules else [])
@@ -371,7 +371,7 @@ def records_from_frame(
         gaps = np.flatnonzero(~filled[name])
         raise InputError(
             f"{places[name]} is missing, blank or not text in {len(gaps)} of {total} rows, first "
-            f"in {facts_of(frame).rows.name(gaps[0])}; fill them in, or leave these rows out with "
+            f"in {facts.rows.name(gaps[0])}; fill them in, or leave these rows out with "
             "`drop_empty`"
         )
     if empty:
@@ -379,11 +379,23 @@ def records_from_frame(
     if not len(rows):
         raise InputError(f"{source}: no row has both a text and its labels; fill them in")
 
-    owners = None if owner is None else _number_owners(frame, owner, names, rows, source)
+    owners: np.ndarray | None = None  # (n,) number of each row's owner
+    if owner is not None:
+        if owner not in frame.columns or owner in names:
+            raise InputError(f"{source}: {owner!r} is no column beside these; check `owner`")
+        cells = frame[owner].iloc[rows]
+        blank = [isinstance(cell, str) and not cell.strip() for cell in cells]
+        missing = rows[cells.isna().to_numpy(bool) | np.array(blank, bool)]
+        if len(missing):
+            raise InputError(
+                f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, first in "
+                f"{facts.rows.name(missing[0])}; every record needs an owner"
+            )
+        owners = pd.factorize(cells)[0]
     columns = []
     for name in attributes:
         of_rows = codes[name].of_rows(rows).as_whole_numbers(frame[name])
-        facts, shown = facts_of(frame), show([name], frame)
+        shown = show([name], frame)
         columns.append(LabelColumn(name, shown, places[name], of_rows, rows, owners, facts))
     columns, kept = settle_labels(columns, frame, rules, source, notes)
     rows, owners = rows[kept], None if owners is None else owners[kept]
@@ -411,7 +423,7 @@ def records_from_frame(
             f"{'row' if owner is None else 'owner'}, and is weaker for what several say{remedy}"
         )
 
-    if not facts_of(frame).is_named_by_rows:  # in JSONL single rows decide the order of columns
+    if not facts.is_named_by_rows:  # in JSONL single rows decide the order of columns
         names = [str(name) for name in frame.columns if name in names]
     released = tuple(Attribute(c.name, c.dtype, tuple(c.codes.values)) for c in columns)
     # the text's dtype follows from no text: one cell that is a number must not decide it
@@ -426,23 +438,6 @@ def records_from_frame(
     if strict:
         _refuse_where(records, frame, source, lambda cell: LOST in cell, _LOST)
     return records, notes
-
-
-def _number_owners(
-    frame: pd.DataFrame, owner: str, names: Sequence[str], rows: np.ndarray, source: str
-) -> np.ndarray:
-    """Return (n,) the number of each row's owner. `names` are those of text and labels."""
-    if owner not in frame.columns or owner in names:
-        raise InputError(f"{source}: {owner!r} is no column beside text and labels; check `owner`")
-    cells = frame[owner] if len(rows) == len(frame) else frame[owner].iloc[rows]
-    blank = [isinstance(cell, str) and not cell.strip() for cell in cells]
-    missing = rows[cells.isna().to_numpy(bool) | np.array(blank, bool)]
-    if len(missing):
-        raise InputError(
-            f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, "
-            f"first in {facts_of(frame).rows.name(missing[0])}; every record needs an owner"
-        )
-    return pd.factorize(cells)[0]
 
 
 def check_reserved(

@@ -158,11 +158,6 @@ def prompt_tokens(
     return {c: tokenizer.encode(template.render(c), add_special_tokens=False) for c in combinations}
 
 
-def longest_prompt(template: Template, combinations: Sequence[Combination], tokenizer: Any) -> int:
-    """Return the tokens of a template's longest prompt."""
-    return max(map(len, prompt_tokens(template, combinations, tokenizer).values()))
-
-
 def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens: int) -> int:
     """Return how many text tokens (end of text included) fit behind the longest prompt."""
     longest = max(map(len, prompts.values()))
