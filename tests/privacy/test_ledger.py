@@ -105,8 +105,8 @@ def test_wrong_values_are_refused_by_name(name):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("1e-05", "NaN", "NaN is not allowed"),
-        ("1e-05", "Infinity", "Infinity is not allowed"),
+        ("1e-05", "NaN", "delta"),
+        ("1e-05", "Infinity", "delta"),
         ('"delta"', '"delta": 0.1, "delta"', "given twice"),
         ("{", "", "privacy.json"),
         *(("", whole, "object") for whole in ("null", "[]", '"ledger"', "3")),

@@ -237,11 +237,8 @@ class Ledger:
         """Read a file of what `to_dict` returned.
 
         Raises:
-            ValueError: the file is not strict JSON or not a ledger; names the file.
+            ValueError: the file is no JSON, repeats a field, or is no ledger; names the file.
         """
-
-        def refuse(constant: str) -> None:
-            raise ValueError(f"{constant} is not allowed")
 
         def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             if len(dict(pairs)) < len(pairs):
@@ -250,7 +247,6 @@ class Ledger:
 
         try:
             text = path.read_text(encoding="utf-8")
-            read = json.loads(text, parse_constant=refuse, object_pairs_hook=once_each)
-            return cls.from_dict(read)
+            return cls.from_dict(json.loads(text, object_pairs_hook=once_each))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path.name}: {error}") from None

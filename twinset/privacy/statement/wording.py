@@ -179,11 +179,9 @@ def what_holds(
         )
     caveats = (*ledger.caveats, *delta_caveats(ledger.delta, ledger.records))
     if of_group is not None:
-        size, shown = ledger.group_size, up_decimals(of_group)
-        is_flagged = ledger.unit == FLAGGED_UNIT
-        change = (
-            "using or leaving out the unmasked texts of" if is_flagged else "adding or removing"
-        )
+        size, shown, change = ledger.group_size, up_decimals(of_group), "adding or removing"
+        if ledger.unit == FLAGGED_UNIT:
+            change = "using or leaving out the unmasked texts of"
         # From e^ε δ = 1 on, what has probability δ without the group may be certain with it.
         if of_group + math.log(ledger.delta) < 0:
             claim += (
