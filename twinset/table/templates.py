@@ -209,40 +209,27 @@ def fitting_words(words: Words | Sequence[Words], values: set[str]) -> Words:
     return {}
 
 
-def fitting_prompts(schema: Schema) -> list[str]:
-    """Return built-in templates that fit a table, by name, or as a prompt of its own columns.
-
-    A template fits by the names of the label columns; or, where there is one, by its values.
-
-    >>> from twinset.table.schema import Attribute
-    >>> mood = Attribute("label", "str", ("negative", "positive"))
-    >>> fitting_prompts(Schema("text", "str", (mood,), columns=("text", "label")))
-    ['Write a {label} film review:', 'Write a short, one-sentence {label} review of a film:']
-    """
-    named = [a.name for a in schema.attributes]
-    files = {name: f for name, f in builtin_templates().items() if name != GENERIC}
-    by_name = [name for name, f in files.items() if set(placeholders(f.pattern)) == set(named)]
-    if by_name or len(named) != 1:
-        return by_name
-    values, found = {plain(value).lower() for value in schema.attributes[0].values}, []
-    for written in files.values():
-        if len(placeholders(written.pattern)) == 1:  # its values read well as they are
-            words = [set(dict(scale).values()) for scale in _scales(written.wording)]
-            if values in (words or [set(known) for known in written.example_values.values()]):
-                found.append(PLACEHOLDER.sub(f"{{{named[0]}}}", written.pattern))
-    return found
-
-
 def candidate_templates(schema: Schema) -> list[Template]:
     """Return the templates that a run may choose from, the generic one first. They are public.
 
-    It asks for every kind of text that it knows. Others fit as `fitting_prompts` says.
+    The generic one asks for every kind of text that it knows. Built-in ones fit by the names of the
+    label columns. Where none does, and there is one column, they fit by its values.
     """
     generic, kinds = written_template(GENERIC), kinds_of_text()
+    named = [attribute.name for attribute in schema.attributes]
+    files = [file for name, file in builtin_templates().items() if name != GENERIC]
+    fitting = [file for file in files if set(placeholders(file.pattern)) == set(named)]
+    if not fitting and len(named) == 1:
+        values = {plain(value).lower() for value in schema.attributes[0].values}
+        for file in files:
+            words = [set(dict(scale).values()) for scale in _scales(file.wording)]
+            known = words or [set(each) for each in file.example_values.values()]
+            if len(placeholders(file.pattern)) == 1 and values in known:  # read well as they are
+                own = PLACEHOLDER.sub(f"{{{named[0]}}}", file.pattern)
+                fitting.append(PromptFile("`prompt`", own))
     written = [replace(generic, pattern=generic.pattern.replace(kinds[0], k)) for k in kinds]
-    sources: list[PromptFile | str] = [*written, *fitting_prompts(schema)]
     found = []
-    for each in sources:
+    for each in (*written, *fitting):
         with suppress(InputError):  # its words do not fit these values, or it grows too long
             found.append(load_template(each, schema))
     return found
