@@ -31,10 +31,7 @@ def beside(output: Path) -> tuple[Path, Path]:
 def check_output(output: Path, overwrite: bool = False, is_same: bool = False) -> None:
     """Refuse an output file that `publish` could not write. Call it before any training.
 
-    Args:
-        output: the twin's name.
-        overwrite: whether a twin may be replaced.
-        is_same: whether the files that stand there are the ones to be written.
+    Files that stand there may be replaced if they are the same already (`is_same`).
 
     Raises:
         InputError: its folder is missing, not writable or part of a run, or one of the three files

@@ -363,11 +363,7 @@ def _discretise(step: Step, width: float, unlikely: float, removed: bool) -> _Lo
 def _dots(losses: Array, width: float, likely: Array, other: Array) -> Array:
     """Return the mass (n,) at each loss, of outputs that are more likely the higher it is.
 
-    Args:
-        losses: (n,) l.
-        width: between them.
-        likely: (n,) log-probability of an output of loss above l, in the case that is likely.
-        other: (n,) the same in the other case.
+    `likely` and `other` are (n,) log-probabilities of an output above each loss, in both cases.
     """
     beyond, weighed = np.exp(likely), np.exp(losses[:-1] + other[:-1])
     cells = np.maximum(beyond[:-1] - beyond[1:], 0)

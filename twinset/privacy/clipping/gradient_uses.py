@@ -115,10 +115,7 @@ def repeatable_kernels(like: Tensor) -> Iterator[None]:
     """Make a GPU add in the same order every time, and multiply float32 in float32 (no TF32).
 
     An operation without such a kernel raises. If it only warned, the backward pass of every fused
-    attention would add in any order. The processor does both anyway.
-
-    Args:
-        like: a tensor on the device in question.
+    attention would add in any order. The processor does both anyway. `like` is on the device.
     """
     if like.is_cpu:
         yield
