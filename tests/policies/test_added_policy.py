@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from evaluation.audit.mechanism import Step, Target, audit_step, worst_case
-from tests.helpers.commands import COLUMNS, run_python
+from tests.helpers.commands import COLUMNS, GOOD, QUICK, run_python
 from tests.helpers.handover import ledger
 from twinset.errors import InputError
 from twinset.policies import POLICIES, find_policy, policy_names
@@ -58,6 +58,10 @@ def split(monkeypatch):
         registry.pop(("split", "sound"), None)
 
 
+def test_it_is_short():
+    assert len((ADDED / "split.py").read_text("utf-8").splitlines()) <= 80
+
+
 def test_it_is_found_by_name_and_its_guarantee_is_stated(split):
     assert "split" in policy_names() and find_policy("split") is split.Split
     with pytest.raises(InputError, match="has no published form"):
@@ -75,6 +79,16 @@ def test_its_option_is_in_help_and_does_nothing_without_it():
     assert "--split-ratio" in done.stdout and "split" in done.stdout, done.stderr
     assert done.stdout.count("code 0") == done.stdout.count("code 2") == 1
     assert "does nothing without --noise-policy split" in done.stderr
+
+
+@pytest.mark.slow  # `test_every_policy_makes_a_twin_that_verifies` runs those that come along
+def test_a_run_states_its_guarantee(tmp_path, tiny_base):
+    table, run = tmp_path / "t.csv", tmp_path / "run"
+    GOOD.to_csv(table, index=False)
+    given = ["finetune", table, *COLUMNS, "--base-model", tiny_base, "--run", run, *QUICK]
+    done = command([*given, "--epsilon", 60, "--noise-policy", "split", "--split-ratio", 3])
+    assert done.stdout.endswith("code 0\n"), done.stderr
+    assert "differentially private for each record" in done.stdout
 
 
 def attacked(options):

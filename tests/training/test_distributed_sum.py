@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -202,6 +203,15 @@ def test_a_removed_row_moves_no_other_to_another_process(tiny_base, monkeypatch)
 
 
 RUN = "t.csv --run r --rows 6 --steps 1 --epsilon 20 --marginal-share 0 --teacher-share 0".split()
+
+
+@pytest.mark.slow  # sums and rows of several processes are tested each time
+def test_a_run_of_two_processes_is_whole(tiny_base, good_table, capsys):
+    made = run_twinset(capsys, *arguments(tiny_base, RUN), "--processes", "2")
+    assert made.code == 0
+    assert len(pd.read_csv("r/share/twin.csv")) == 6
+    assert run_twinset(capsys, "verify", "r").code == 0
+    assert sorted(path.name for path in good_table.iterdir()) == ["r", "t.csv"]
 
 
 def test_sharded_training_is_refused(tiny_base, good_table, monkeypatch, capsys):
