@@ -25,8 +25,7 @@ from twinset.commandline.common import (
     Policies,
     Quiet,
     Test,
-    check_tables_there,
-    layout_of,
+    form_of,
     listed,
     show,
     source_of,
@@ -189,7 +188,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Measure a twin: is it useful, is it faithful?"""
-    check_tables_there(train, test)
+    form = form_of(given, train, test)
     from twinset.commandline.console import Console
 
     from .evaluate import FILE, EvaluationRequest
@@ -201,7 +200,6 @@ def evaluate(
     epsilons = OPTIONS["epsilon"].bounds
     assert epsilons is not None
     sweep = _parse_numbers("`sweep_epsilon`", sweep_epsilon, epsilons) if sweep_epsilon else ()
-    form = given.get("text"), layout_of(given)
     compared = baseline, non_private, sweep, exclude_overlap
     release = Release.read(twin, run, given.get("device", AUTO))
     kept = _open_findings(release.run.internal / FILE if release.run else None, output)
@@ -319,13 +317,12 @@ def release(
     as_json: Json = False,
 ) -> None:
     """Attack a twin and its model: membership, verbatim overlap, replayed personal data."""
-    check_tables_there(members, non_members)
+    form = form_of(given, members, non_members)
     from twinset.commandline.console import Console
 
     from .leakage.audits import FILE, AuditRequest, audit_release
     from .release import Release, open_real_rows
 
-    form = given.get("text"), layout_of(given)
     attacked = Release.read(release, run, given.get("device", AUTO))
     kept = _open_findings(attacked.run.internal / FILE if attacked.run else None, output)
     with (

@@ -6,7 +6,7 @@ Some rows are trained on and some held out. Nothing here knows a score.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from twinset.policies import policy_names
 from twinset.progress import Progress
 from twinset.run.generate import finetune, prepare
 from twinset.run.request import Source
-from twinset.run.story import read_source, template_of
+from twinset.run.story import read_source
 from twinset.sampling.allocation import proportional
 from twinset.sampling.rows import RowGroups, draw_groups
 from twinset.sampling.sampler import Sampler
@@ -31,7 +31,7 @@ from twinset.table.labels import LabelRules
 from twinset.table.read import read_frame
 from twinset.table.records import Records, check_reserved, records_from_frame
 from twinset.table.schema import Combination, Schema
-from twinset.table.templates import Template
+from twinset.table.templates import Template, load_template
 from twinset.table.tokenization import prompt_tokens, text_budget
 
 from .findings import RUNS
@@ -88,7 +88,7 @@ class Data:
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
         """Return what every run depends on, but its policy; the tables by their hashes."""
-        options = config.to_dict()
+        options = asdict(config)
         del options["policy"]["noise_policy"]  # it is in the key of each row instead
         rows = {"train": self.train.fingerprint(), "held out": self.heldout.fingerprint()}
         return {**rows, "prompt": self.template.pattern, "options": options}
@@ -101,7 +101,8 @@ def read_data(
     source = request.source
     frame, records, _ = read_source(source, progress)
     check_reserved(records, frame, reserved, source.name)
-    schema, template = records.schema, template_of(source, records.schema)
+    schema, asked = records.schema, source.prompt
+    template = asked if isinstance(asked, Template) else load_template(asked, schema)
     known = template, schema.text, tuple(attribute.name for attribute in schema.attributes)
     if source.prompt is None:
         progress.say(SAME_PROMPT.format(template.pattern))

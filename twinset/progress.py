@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
@@ -27,7 +27,7 @@ class StepReport:
     taken: int  # steps that this process took
 
 
-class Progress(Protocol):
+class Progress:
     """Listens to a run. Steps carry private figures: show them to the owner alone.
 
     A subclass defines only what it shows.
@@ -35,19 +35,15 @@ class Progress(Protocol):
 
     def say(self, line: str) -> None:
         """Show one line: a guess, what happens next."""
-        return
 
     def warn(self, line: str) -> None:
         """Show what nobody should miss."""
-        return
 
     def expect(self, phases: Sequence[tuple[str, float]]) -> None:
         """Report the phases of the run in order, and how many seconds each is planned to take."""
-        return
 
     def step(self, report: StepReport, plan: Plan) -> None:
         """Report one training step."""
-        return
 
     def count(
         self, what: str, done: int, total: int, share: float | None = None, more: str = ""
@@ -56,7 +52,6 @@ class Progress(Protocol):
 
         `share` of the work is done with these. With None, each of them takes as long.
         """
-        return
 
 
 class Silent(Progress):

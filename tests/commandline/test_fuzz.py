@@ -216,7 +216,7 @@ def run_files(root: Path) -> dict[str, object]:
             **{"schema": asdict(SCHEMA), "template": template},
             "label_counts": [[["a"], 1.0]],
         },
-        "internal/config.json": {**RunConfig().to_dict(), **plan},
+        "internal/config.json": {**asdict(RunConfig()), **plan},
         "internal/evaluation.json": Findings("evaluation", {"seed": 0}, (accuracy,)).to_dict(),
         "internal/metrics.jsonl": step,
         "internal/noise.json": {"w": 1.0},

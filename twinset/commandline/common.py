@@ -189,19 +189,14 @@ def request_of(
     return config, rows, paths
 
 
-def layout_of(given: dict[str, Any]) -> Layout:
-    """Return how files of real rows are to be read."""
+def form_of(given: dict[str, Any], *tables: Path | None) -> tuple[str | None, Layout]:
+    """Return text column and layout of real rows. Refuse missing tables before slow imports."""
+    from twinset.run.request import check_there
     from twinset.table.read import Layout
 
-    return Layout(given.get("encoding"), given.get("delimiter"))
-
-
-def check_tables_there(*paths: Path | None) -> None:
-    """Refuse missing files before anything slow is imported."""
-    from twinset.run.request import check_there
-
-    for path in filter(None, paths):
+    for path in filter(None, tables):
         check_there(path)
+    return given.get("text"), Layout(given.get("encoding"), given.get("delimiter"))
 
 
 def show(data: Any, lines: Iterable[str], as_json: bool) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from twinset.bounds import SEEDS, Bounds, Checked, bounded, setting, within
@@ -249,13 +249,9 @@ class RunConfig:
         policy, training = self.policy, self.training
         policy.policy_class.check(policy, training.steps, training.method)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return nested plain values, ready for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
-        """Read what `to_dict` returned; other keys are left alone.
+        """Read the groups as plain values; other keys are left alone.
 
         Raises:
             InputError: a group is missing, or an option is unknown or not what it may be.

@@ -100,8 +100,17 @@ def read_corpus(
         if not readable:
             raise InputError(f"{path}: holds no text file and no table that twinset reads")
         files += [file for file in readable if file not in files]
+    pairs = []
+    for given in prompts:
+        named = re.fullmatch(r"([\w.-]+)=(.+)", given, re.DOTALL)
+        if not named and not placeholders(given):
+            raise InputError(
+                "`prompt` names no {column} of the tables; for one without, say of which files: "
+                "START=PROMPT, with the beginning of their names"
+            )
+        pairs.append((named[1], named[2]) if named else ("", given))
     # Long beginnings of names go before short ones, and "" (any table) comes last.
-    pairs = sorted(map(parse_prompt, prompts), key=lambda pair: -len(pair[0]))
+    pairs.sort(key=lambda pair: -len(pair[0]))
     for share in shares.values():
         check_number("`share`", share, SHARES)
     for option, start in [("share", s) for s in shares] + [("prompt", s) for s, _ in pairs]:
@@ -153,25 +162,6 @@ def read_corpus(
         raise InputError("the corpus holds no text; name files with text in them")
     documents, keys = kept["document"].tolist(), kept["key"].to_numpy()
     return Corpus(sources, documents, keys, len(found) - len(kept))
-
-
-def parse_prompt(given: str) -> tuple[str, str]:
-    """Read `START=PROMPT`, or a prompt alone, which must name a column.
-
-    >>> parse_prompt("cars=Write about a car:"), parse_prompt("Write a {mood} review:")
-    (('cars', 'Write about a car:'), ('', 'Write a {mood} review:'))
-
-    Raises:
-        InputError: it is neither.
-    """
-    if found := re.fullmatch(r"([\w.-]+)=(.+)", given, re.DOTALL):
-        return found[1], found[2]
-    if not placeholders(given):
-        raise InputError(
-            "`prompt` names no {column} of the tables; for one without, say of which files: "
-            "START=PROMPT, with the beginning of their names"
-        )
-    return "", given
 
 
 def size_of(texts: Iterable[str]) -> int:

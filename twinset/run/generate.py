@@ -108,8 +108,8 @@ def generate(
                 learn(run, folder)
             how = (
                 "the trained model is safe and need not be paid for again: the same command with "
-                "`resume=True`, and with other rows or decoding settings where these were the "
-                f"trouble, goes on; so does {run_folder.sampling_command(folder.root)}"
+                "`resume=True` goes on, with other rows or decoding settings if need be; so does "
+                f"{run_folder.sampling_command(folder.root)}"
             )
             try:
                 if asked is not None:
@@ -169,15 +169,13 @@ def finetune(run: Run, progress: Progress | None = None) -> TwinModel:
     Everything it releases is noisy counts of labels and tokens, the noisy gradients of training
     and, where one is asked for, a teacher. All of it goes through the ledger. What it returns holds
     nothing else. For what it guarantees see `twinset.privacy.statement.theorems`, RUN.
-    `TwinModel.guarantee` says what that is in numbers.
 
-    The run is one of `prepare`. `progress` alone sees figures computed on private records. None:
-    the run's own.
+    `progress` alone sees figures computed on private records. None: the run's own.
 
     Raises:
         InputError: what was kept cannot be resumed.
-        RuntimeError: a model was fine-tuned from `run` before, so that this one would start from
-            its weights, and its ledger would not say so.
+        RuntimeError: `run` was used before. This model would start from the weights of the other
+            one, and its ledger would not say so.
     """
     if run.is_used:
         raise RuntimeError("a fine-tuning has changed this base model; prepare the next anew")
@@ -266,9 +264,8 @@ def prepare(
 ) -> Run:
     """Read, check and plan everything, the quickest first. Train nothing.
 
-    Returns a run that `finetune` takes, with `records`, `template`, `base`, `plan` and `config`. A
-    folder is private to its owner. A large table is kept in it, without a name, and tokens. Without
-    a folder both are in memory.
+    Returns a run that `finetune` takes. A folder is private to its owner. A large table is kept in
+    it, without a name, and tokens. Without a folder both are in memory.
 
     Raises:
         InputError: something cannot be used.

@@ -193,7 +193,7 @@ class Run:
 
         rows = asdict(self.rows or RowsRequest()) | {"seconds": self.rows_seconds}
         return {
-            **self.config.to_dict(),
+            **asdict(self.config),
             "plan": asdict(self.plan),
             "rows": rows,
             "prompt": asdict(self.template),

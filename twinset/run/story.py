@@ -74,7 +74,7 @@ from twinset.sampling.twin_model import TwinModel
 from twinset.table.columns import Picked
 from twinset.table.read import read_frame
 from twinset.table.records import Records, check_reserved, records_from_frame
-from twinset.table.schema import Combination, Schema
+from twinset.table.schema import Combination
 from twinset.table.templates import Template, load_template, written_template
 from twinset.table.tokenization import (
     TokenisedRecords,
@@ -126,7 +126,11 @@ def read(run: Run) -> None:
         check_device(config.speed.device, config.speed.processes)
         private = run.folder.internal if run.folder else run.tokens_folder
         frame, records, run.notes = read_source(source, progress, private)
-        run.template = template_of(source, records.schema)
+        run.template = (
+            source.prompt
+            if isinstance(source.prompt, Template)
+            else load_template(source.prompt, records.schema)
+        )
         run.counts = explicit(records.schema, run.rows or RowsRequest())
         check_base(config.training.base_model)
         run.base = load_base(
@@ -407,13 +411,6 @@ def read_source(
     for note in notes:
         progress.say(note)
     return frame, records, tuple(notes)
-
-
-def template_of(source: Source, schema: Schema) -> Template:
-    """Return the prompt template that was asked for, checked against the table's schema."""
-    if isinstance(source.prompt, Template):
-        return source.prompt
-    return load_template(source.prompt, schema)
 
 
 def find_prompts(run: Run) -> dict[Combination, list[int]]:

@@ -66,7 +66,7 @@ def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
     speed = replace(trainer.config.speed, precision="bfloat16" if trainer.is_low else "float32")
     norm = context.max_grad_norm
     return {
-        "config": replace(trainer.config, speed=speed).to_dict(),
+        "config": asdict(replace(trainer.config, speed=speed)),
         "has_fallen_back": trainer.has_fallen_back,
         "tokens": str(context.records.folder),
         "batch_size": context.plan.batch_size,
