@@ -30,7 +30,7 @@ SENTENCES = (
 CONTEXT = 128
 
 
-def _tokenizer(eos: str = "<|endoftext|>"):
+def make_tokenizer(eos: str = "<|endoftext|>"):
     """Byte-level BPE without control bytes: a random model would write them in most rows."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -57,7 +57,7 @@ def _save(folder: Path, config: str, **sizes) -> Path:
     """Save a random model of a family, and its tokenizer."""
     import torch  # not at the top: workers start when this file is read
 
-    tokenizer = _tokenizer()
+    tokenizer = make_tokenizer()
     end = tokenizer.eos_token_id
     sizes |= {"hidden_size": 32, "max_position_embeddings": CONTEXT}
     torch.manual_seed(0)

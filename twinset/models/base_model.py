@@ -433,6 +433,12 @@ def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[An
                 f"{name} is no causal language model but {stated[0] or config.model_type}; "
                 "name one of the GPT-2 or Llama family, such as gpt2 or smollm2-135m"
             )
+        if not hasattr(config, "max_position_embeddings"):  # Bloom, Mamba
+            raise InputError(
+                f"{name} is a {config.model_type} model, which states no longest context; name one "
+                "of the GPT-2, GPT-J, GPT-Neo, GPT-NeoX, OPT, Llama, Mistral, Qwen, Gemma, Phi or "
+                "OLMo family"
+            )
         files.check_size(AutoModelForCausalLM, config)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             alone, config=config, dtype=dtype, **only, **whole
@@ -440,6 +446,9 @@ def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[An
         (model, info), tokenizer = loaded, AutoTokenizer.from_pretrained(alone, **only)
         if missing := sorted(info["missing_keys"]):  # they would be random numbers
             raise ValueError(f"its weights lack {missing[0]} and {len(missing) - 1} more tensors")
+        # transformers makes an empty tokenizer of a folder that has none.
+        if not tokenizer("A word.", add_special_tokens=False).input_ids:
+            raise ValueError("it has no tokenizer; lay tokenizer.json beside the weights")
         if not isinstance(tokenizer.model_max_length, int | float):
             raise ValueError(f"{TOKENIZER_CONFIG} gives no number as model_max_length")
         if tokenizer.eos_token is None:

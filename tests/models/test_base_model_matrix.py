@@ -1,0 +1,69 @@
+"""Families of causal models: those that twinset supports make a twin, others end in one line."""
+
+import pandas as pd
+import pytest
+import torch
+
+import cli
+from tests.conftest import CONTEXT, make_tokenizer
+from tests.helpers.commands import arguments
+from tests.helpers.models import LLAMA, tiny_model
+
+LEARNED = {"max_position_embeddings": CONTEXT}
+ROTARY = LLAMA | LEARNED | {"pad_token_id": None}
+SUPPORTED = {
+    "GPT2Config": LEARNED,
+    "GPTJConfig": LEARNED | {"rotary_dim": 4},
+    "GPTNeoConfig": LEARNED | {"attention_types": [[["global", "local"], 1]]},
+    "GPTNeoXConfig": LEARNED | {"intermediate_size": 48},
+    "OPTConfig": LEARNED | {"ffn_dim": 48, "word_embed_proj_dim": 32},
+    "LlamaConfig": ROTARY,
+    "MistralConfig": ROTARY,
+    "MixtralConfig": ROTARY | {"num_local_experts": 2},
+    "Qwen2Config": ROTARY,
+    "Qwen3Config": ROTARY | {"head_dim": 8},
+    "Gemma2Config": ROTARY | {"head_dim": 8},
+    "Gemma3TextConfig": ROTARY | {"head_dim": 8},
+    "Phi3Config": ROTARY,
+    "Olmo2Config": ROTARY,
+    "GraniteConfig": ROTARY,
+    "SmolLM3Config": ROTARY,
+}
+# Bloom has no longest context, and Mamba keeps no cache of keys and values.
+REFUSED = {"BloomConfig": {}, "MambaConfig": {"state_size": 4}}
+
+
+def save_family(folder, config, sizes):
+    tokenizer = make_tokenizer()
+    end = tokenizer.eos_token_id
+    sizes = {"vocab_size": len(tokenizer), "bos_token_id": end, "eos_token_id": end} | sizes
+    torch.manual_seed(0)
+    tiny_model(config, hidden_size=32, **sizes).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", SUPPORTED)
+def test_a_supported_family_makes_a_twin(config, good_table):
+    base = save_family(good_table / "base", config, SUPPORTED[config])
+    given = ("t.csv", "--rows", "4", "--output", "twin.csv")
+    assert cli.main([str(word) for word in arguments(base, given)]) == 0
+    assert len(pd.read_csv("twin.csv")) == 4
+
+
+def test_a_folder_without_a_tokenizer_is_refused_in_one_line(good_table, model_copy, capsys):
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (model_copy / file).unlink()
+    assert cli.main([str(word) for word in arguments(model_copy, ("t.csv",))]) == 2
+    assert "it has no tokenizer" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", REFUSED)
+def test_another_family_is_refused_in_one_line(config, good_table, capsys):
+    base = save_family(good_table / "base", config, REFUSED[config])
+    capsys.readouterr()
+    assert cli.main([str(word) for word in arguments(base, ("t.csv",))]) == 2
+    shown = capsys.readouterr().err
+    assert shown.count("\n") == 1 and config.removesuffix("Config").lower() in shown
