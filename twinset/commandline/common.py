@@ -16,7 +16,7 @@ import typer
 
 from twinset.commandline.entry_point import with_flags
 from twinset.config.options import PANELS, Option, merge, run_config, run_options
-from twinset.errors import InputError
+from twinset.errors import InputError, printable
 from twinset.files.limits import SMALL, read_text
 from twinset.table.schema import read_line
 
@@ -200,8 +200,15 @@ def form_of(given: dict[str, Any], *tables: Path | None) -> tuple[str | None, La
 
 
 def show(data: Any, lines: Iterable[str], as_json: bool) -> None:
-    """Print plain values as JSON, or the lines that say the same to people."""
-    typer.echo(json.dumps(data, ensure_ascii=False, default=str) if as_json else "\n".join(lines))
+    """Print plain values as JSON, or the lines that say the same to people.
+
+    Both may quote files that others wrote, so neither holds a character that steers a terminal.
+    """
+    if as_json:
+        text = json.dumps(data, ensure_ascii=False, default=str)
+        typer.echo("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text))
+    else:
+        typer.echo("\n".join(printable(part) for line in lines for part in line.split("\n")))
 
 
 def show_result(result: Result, as_json: bool) -> None:

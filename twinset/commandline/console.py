@@ -20,7 +20,7 @@ from rich.progress import Progress as RichProgress
 
 from twinset.commandline.entry_point import with_flags
 from twinset.config.plan import Plan
-from twinset.errors import InputError
+from twinset.errors import InputError, printable
 from twinset.privacy.accounting.accountant import up_decimals
 from twinset.progress import Progress, StepReport, TimeLeft, clock
 
@@ -84,15 +84,17 @@ class Console(Progress, AbstractContextManager["Console"]):
     def say(self, line: str) -> None:
         """See `twinset.progress.Progress`."""
         self._end_phase()
-        self._log.info(with_flags(line))
+        line = printable(with_flags(line))
+        self._log.info(line)
         if not self._quiet:
-            self._out.print(with_flags(line), markup=False)
+            self._out.print(line, markup=False)
 
     def warn(self, line: str) -> None:
         """Show a line that no option hides."""
         self._end_phase()
-        self._log.info(f"WARNING: {with_flags(line)}")
-        self._out.print(f"WARNING: {with_flags(line)}", markup=False, style="bold red")
+        line = f"WARNING: {printable(with_flags(line))}"
+        self._log.info(line)
+        self._out.print(line, markup=False, style="bold red")
 
     def expect(self, phases: Sequence[tuple[str, float]]) -> None:
         """See `twinset.progress.Progress`."""
