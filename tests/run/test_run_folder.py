@@ -90,6 +90,28 @@ def test_a_folder_that_is_no_run_is_never_replaced(tmp_path):
     assert tree(tmp_path) == before
 
 
+def of_somebody_else(place: Path, monkeypatch) -> None:
+    place.mkdir(0o700)
+    monkeypatch.setattr(os, "getuid", lambda: place.stat().st_uid + 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "lay"),
+    [
+        ("partial", lambda place, patch: place.symlink_to(place.parent)),
+        ("partial", lambda place, patch: place.mkdir(0o755)),
+        ("partial", of_somebody_else),
+        ("aside", lambda place, patch: place.mkdir(0o770)),
+        ("lock", lambda place, patch: place.symlink_to("elsewhere")),
+    ],
+)
+def test_a_hidden_place_that_others_made_or_can_open_is_refused(tmp_path, monkeypatch, what, lay):
+    lay(tmp_path / f".run.{what}", monkeypatch)
+    with pytest.raises(InputError):
+        make(tmp_path / "run")
+    assert os.listdir(tmp_path) == [f".run.{what}"]
+
+
 def test_a_second_run_on_the_same_folder_is_refused(tmp_path):
     with RunFolder.create(tmp_path / "run") as first:
         write_text(first.share / "privacy.json", "first")

@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -143,6 +144,8 @@ class RunFolder:
                     missing = [folder for folder in final.parents if not folder.exists()]
                     final.parent.mkdir(parents=True, exist_ok=True)
                     stack.enter_context(hold_lock(final))
+                    for hidden in (partial, aside):
+                        check_own(hidden)
                     # Mend what a killed run left. No living run owns it: this one has the lock.
                     settle_older()
                     clear_unfinished()
@@ -153,7 +156,8 @@ class RunFolder:
                     if (partial / RESUMABLE).is_file() and not resume:
                         os.replace(partial, aside)
                     shutil.rmtree(run.share if resume else partial, ignore_errors=True)
-                    partial.mkdir(mode=0o700, exist_ok=True)
+                    if not resume:  # one that somebody made meanwhile is not taken
+                        partial.mkdir(mode=0o700)
                     for name, mode in PARTS.items():
                         (partial / name).mkdir(exist_ok=True)
                         (partial / name).chmod(mode)  # mkdir's own mode is subject to the umask
@@ -210,13 +214,33 @@ def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> No
     )
 
 
+def check_own(hidden: Path) -> None:
+    """Refuse a hidden folder that others made or can open. Its name is easy to guess.
+
+    Raises:
+        InputError: it is a link or a file, belongs to another user, or others may enter it.
+    """
+    with suppress(FileNotFoundError):
+        found = hidden.lstat()
+        is_open = stat.S_IMODE(found.st_mode) & 0o077
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or is_open:
+            raise InputError(
+                f"{hidden}: is not a private folder of yours, and a run would write private texts "
+                "into it; remove it, or choose another `run`"
+            )
+
+
+def _open_no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
 @contextmanager
 def hold_lock(final: Path) -> Iterator[None]:
     """Hold the lock file beside `final`. The kernel frees it when its process dies, however."""
     path, is_there = place_near(final, "lock"), False
     while not is_there:  # its last holder may remove the file between our open and our lock
         with ExitStack() as stack:
-            file = stack.enter_context(open(path, "a"))
+            file = stack.enter_context(open(path, "a", opener=_open_no_link))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
