@@ -32,7 +32,7 @@ def frame():
 @pytest.fixture(scope="module")
 def model(tiny_base) -> Twinset:
     """A model fitted to the two columns. Tests may sample from it."""
-    return Twinset(str(tiny_base), **QUICK).fit(PRIVATE, "review", "sentiment")
+    return Twinset(base_model=str(tiny_base), **QUICK).fit(PRIVATE, "review", "sentiment")
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ class Quick(Twinset):
     base = ""
 
     def __init__(self, **options):
-        super().__init__(self.base, **(options | QUICK))
+        super().__init__(base_model=self.base, **(options | QUICK))
 
 
 DOCUMENTED = {
@@ -116,7 +116,8 @@ def test_whatever_holds_a_table_makes_the_same_model(tiny_base, tmp_path):
         (NAMED.text.to_numpy(), NAMED.label),
     ]
     first, *others = (
-        Twinset(str(tiny_base), **same).fit(*data).model.model.state_dict() for data in given
+        Twinset(base_model=str(tiny_base), **same).fit(*data).model.model.state_dict()
+        for data in given
     )
     for other in others:
         assert first.keys() == other.keys()
@@ -198,6 +199,8 @@ def test_what_else_a_table_holds_is_not_handed_over(model, tmp_path):
     ("call", "said"),
     [
         (lambda f: Twinset(top_p=3.0), "`top_p` must be a number from"),
+        (lambda f: Twinset(epsilon=None), "^`epsilon` must be a number; .* `private=False`$"),
+        (lambda f: Twinset(epsilon=8, private=False), "contradict"),
         (lambda f: Twinset(hold_out=0.2), "^`hold_out` is of the table, the run or its rows"),
         (lambda f: Twinset(max_records_per_owner=2).fit(f, "review"), "nothing without `owner`"),
         (lambda f: Twinset().fit(f, "review", "sentiment", "nobody"), "check `owner`$"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from twinset.config import TrainingConfig
+from twinset.config import RunConfig, TrainingConfig
 from twinset.config.options import run_config
 from twinset.errors import InputError, first_line
 from twinset.files.import_path import import_evaluation
@@ -79,22 +79,25 @@ class Twinset:
         base_model: an asset, a local folder or a hub name.
         prompt: a built-in template's name, a `.toml` file, the prompt itself, or a `Template`.
         progress: hears what happens. Silent by default.
-        options: as on the command line, with underscores, and `epsilon=None` for a run without
-            privacy. A `seed` goes to training and sampling, never to the noise.
+        private: whether the guarantee holds. With False the model is trained without noise, for
+            comparison, and nothing is guaranteed.
+        options: as on the command line, with underscores. A `seed` goes to training and sampling,
+            never to the noise.
 
     Raises:
-        InputError: there is no such option, or its value is out of range.
+        InputError: there is no such option, its value is out of range, or `epsilon` is None.
     """
 
     def __init__(
         self,
-        base_model: str | Path = BASE_MODEL,
         *,
+        base_model: str | Path = BASE_MODEL,
         prompt: Template | str | Path | None = None,
         progress: Progress | None = None,
+        private: bool = True,
         **options: Any,
     ) -> None:
-        self.config = run_config({"base_model": str(base_model), **options})
+        self.config = _make_config(base_model, private, options)
         self._prompt, self._progress = prompt, progress or Silent()
         self._model: TwinModel | None = None
         self._made_from: Source | Path | None = None  # what the model was fitted to, or is in
@@ -479,6 +482,7 @@ def generate(
     prompt: Template | str | Path | None = None,
     base_model: str | Path = BASE_MODEL,
     progress: Progress | None = None,
+    private: bool = True,
     **options: Any,
 ) -> Result:
     """Do what the command `twinset generate` does: a run folder with twin, card and ledger.
@@ -511,6 +515,7 @@ def generate(
         prompt: see `Twinset`.
         base_model: an asset, a local folder or a hub name.
         progress: hears what happens. Silent by default.
+        private: see `Twinset`.
         options: of `Twinset`, and of `Reading`.
 
     Returns:
@@ -524,7 +529,7 @@ def generate(
     from twinset.table.schema import written_line
 
     reading = {name: options.pop(name) for name in Reading.__annotations__ if name in options}
-    config = run_config({"base_model": str(base_model), **options})
+    config = _make_config(base_model, private, options)
     source = _make_source(data, text, attributes, owner, prompt, hold_out, reading)
     folder = None if run is None else Path(run)
     file = None if output is None else Path(output)
@@ -540,6 +545,21 @@ def generate(
     from twinset.run.generate import generate as run_generate  # after what is wrong was said
 
     return run_generate(source, config, asked, paths, progress or Silent())
+
+
+def _make_config(base_model: str | Path, private: bool, options: dict[str, Any]) -> RunConfig:
+    """Return a run's options. No privacy has to be asked for in words.
+
+    Raises:
+        InputError: an ε is missing, or given although nothing is to be private.
+    """
+    if private and options.get("epsilon", 0) is None:
+        raise InputError("`epsilon` must be a number; a run without privacy is `private=False`")
+    if not private:
+        if options.get("epsilon") is not None:
+            raise InputError("`epsilon` and `private=False` contradict each other; give one")
+        options = options | {"epsilon": None}
+    return run_config({"base_model": str(base_model)} | options)
 
 
 def _make_source(

@@ -29,7 +29,7 @@ def made_up(rows: int, seed: int) -> pd.DataFrame:
 private, held_out = made_up(600, seed=1), made_up(200, seed=2)
 
 # %% What would it cost, and what would be promised?
-model = Twinset("gpt2-mini", epsilon=8, max_tokens=32, prompt="film-review")
+model = Twinset(base_model="gpt2-mini", epsilon=8, max_tokens=32, prompt="film-review")
 print(model)
 print(model.plan(private, "review", "sentiment").plan)
 

@@ -64,7 +64,7 @@ def measure_arm(
     else:
         options = {"epsilon": size["epsilon"], **ARMS[arm]}
         twinset = Twinset(
-            size["base_model"],
+            base_model=size["base_model"],
             prompt="product-review" if "product" in labels else "film-review",
             max_tokens=size["max_tokens"],
             max_redraws=1_000,

@@ -32,7 +32,7 @@ def make_frame(count: int, words: int) -> Any:
 
 
 def step_of_twinset(
-    base_model: str, batch: int, tokens: int, steps: int, epsilon: float | None = 8.0, **more: Any
+    base_model: str, batch: int, tokens: int, steps: int, **more: Any
 ) -> dict[str, Any]:
     """Train with `Twinset`; return records a second, from the times that progress reports."""
     from twinset import Twinset
@@ -48,9 +48,8 @@ def step_of_twinset(
 
     options = {"marginal_share": 0.0, "teacher_share": 0.0, "mismatch_weight": 0.0}
     twinset = Twinset(
-        base_model,
+        base_model=base_model,
         progress=Watch(),
-        epsilon=epsilon,
         steps=steps,
         batch_size=batch,
         max_tokens=tokens,
@@ -151,7 +150,7 @@ def rows_of_twinset(
     from twinset import Twinset
 
     twinset = Twinset(
-        base_model,
+        base_model=base_model,
         epsilon=8.0,
         steps=0,
         teacher_share=0.0,

@@ -32,7 +32,7 @@ def bench(
     shape = work | {"method": method}
     contestants = [
         Contestant(OURS, "step_of_twinset", shape),
-        Contestant("twinset, no privacy", "step_of_twinset", shape | {"epsilon": None}),
+        Contestant("twinset, no privacy", "step_of_twinset", shape | {"private": False}),
         Contestant("transformers, no privacy", "step_of_transformers", shape),
         Contestant("Opacus", "step_of_opacus", shape),
     ]

@@ -78,7 +78,8 @@ def measure_arm(
     policy, _, method = arm.rpartition(", ")
     options = {"epsilon": EPSILON, **size["training"], **ARMS[policy]}
     twinset = Twinset(
-        size["base_model"],
+        base_model=size["base_model"],
+        private=options["epsilon"] is not None,
         prompt="A text with the label {label}:",
         method=method,
         seed=seed,

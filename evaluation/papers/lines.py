@@ -168,7 +168,9 @@ def fit_lines(base: Path | str, lines: Sequence[str], seed: int, **options: Any)
         "max_grad_norm": 1.0,
         "max_minutes": None,
     }
-    twinset = Twinset(base, prompt=PROMPT, seed=seed, **(usual | options))
+    is_private = options["epsilon"] is not None
+    shape = {"base_model": base, "prompt": PROMPT, "seed": seed}
+    twinset = Twinset(private=is_private, **(shape | usual | options))
     return twinset.fit(frame, "text", [LABEL], labels={LABEL: LABELS})
 
 

@@ -93,7 +93,8 @@ def measure_arm(
         elif "batch_size" not in options:
             options["batch_size"] = max(1, len(private) // 4 if few else len(private))
         twinset = Twinset(
-            size["base_model"],
+            base_model=size["base_model"],
+            private=options["epsilon"] is not None,
             prompt="product-review" if "product" in labels else "film-review",
             marginal_share=0.0,  # the paper releases no counts of words
             teacher_share=0.0,

@@ -259,7 +259,7 @@ def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table, monkeypa
     frame, phases, original = pd.read_csv(table), [], finetune.run_training
     masked_alike = frame.assign(review=frame["review"].str.replace(r"555-01\d\d", "99", regex=True))
     masked_otherwise = frame.assign(review=frame["review"].str.replace("The ", "A "))
-    options = {"epsilon": None, "insecure_noise_seed": 3, "steps": 2, "max_tokens": 12}
+    options = {"private": False, "insecure_noise_seed": 3, "steps": 2, "max_tokens": 12}
     options |= {"prompt": "generic", "marginal_share": 0, "teacher_share": 0}
 
     def first_only(trainer, batches, context):
@@ -269,7 +269,7 @@ def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table, monkeypa
 
     monkeypatch.setattr(finetune, "run_training", first_only)
     for private in (frame, masked_alike, masked_otherwise):
-        twinset = Twinset(str(tiny_base), noise_policy="selective", **options)
+        twinset = Twinset(base_model=str(tiny_base), noise_policy="selective", **options)
         twinset.fit(private, "review", ["verdict"])
     first, same, other = phases
     assert all(map(torch.equal, first, same))

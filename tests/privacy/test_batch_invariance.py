@@ -144,7 +144,7 @@ def test_where_bfloat16_is_not_batch_invariant_training_goes_on_in_float32(
     monkeypatch.setattr(progress, "warn", warnings.append, raising=False)
     frame = pd.DataFrame({"text": texts(), "label": ["good", "bad"] * 30})
     options = {"precision": "bfloat16", "steps": 2, "max_tokens": 12, "epsilon": 50}
-    made = Twinset(str(tiny_base), progress=progress, method=method, **options)
+    made = Twinset(base_model=str(tiny_base), progress=progress, method=method, **options)
     twinset = made.fit(frame, "text", ["label"])
     [(_, norm, _, shapes)] = asked
     assert norm == PrivacyConfig().max_grad_norm and {shape.per_unit for shape in shapes} == {2}

@@ -164,8 +164,8 @@ def test_noise_that_hides_the_counts_silences_them():
 def test_a_run_keeps_them_beside_a_teacher(tiny_base, tmp_path):
     texts, options = ["It works well.", "The plot was dull, and I left.", "Fine"], {"steps": 0}
     frame = pd.DataFrame({"text": texts * 10, "label": ["good", "bad", "good"] * 10})
-    options |= {"epsilon": None, "max_tokens": 12, "teacher_share": 0.3}
-    Twinset(str(tiny_base), **options).fit(frame, "text", "label").model.save(tmp_path)
+    options |= {"private": False, "max_tokens": 12, "teacher_share": 0.3}
+    Twinset(base_model=str(tiny_base), **options).fit(frame, "text", "label").model.save(tmp_path)
     model = TwinModel.load(tmp_path)
     assert model.words is not None
     found = model.classify(texts)

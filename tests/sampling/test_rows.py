@@ -201,7 +201,11 @@ def test_workers_end_with_their_parent_and_run_no_script(tmp_path):
 def model(tiny_base, tmp_path_factory):
     frame = pd.DataFrame({"mood": ["bad", "good"] * 30, "text": [f"it was {n}" for n in range(60)]})
     options = {"steps": 1, "batch_size": 8, "max_tokens": 8, "epsilon": 20.0, "teacher_share": 0.2}
-    return Twinset(str(tiny_base), prompt="generic", **options).fit(frame, "text", "mood").model
+    return (
+        Twinset(base_model=str(tiny_base), prompt="generic", **options)
+        .fit(frame, "text", "mood")
+        .model
+    )
 
 
 @contextmanager

@@ -26,7 +26,7 @@ STOPPED = 130  # exit code
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MOST = 2**31 - 1
 _OPTION = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")  # in a message of the library
-_OTHERWISE = {"attributes": "--attribute", "epsilon=None": "--no-privacy"}
+_OTHERWISE = {"attributes": "--attribute", "private=False": "--no-privacy"}
 SPINS = "100000"  # some milliseconds in GNU's OpenMP, PyTorch's own
 HOME = Path(__file__).resolve().parent.parent.parent
 
@@ -108,7 +108,7 @@ def with_flags(line: str) -> str:
 
     >>> with_flags("`top_p` must be above 0; take `device=cpu`, or run `pip install torch`")
     '--top-p must be above 0; take --device cpu, or run `pip install torch`'
-    >>> with_flags("`overwrite=True` replaces it; name `attributes`; or train with `epsilon=None`")
+    >>> with_flags("`overwrite=True` replaces it; name `attributes`; or train with `private=False`")
     '--overwrite replaces it; name --attribute; or train with --no-privacy'
     >>> with_flags("declare them with `labels={'city': ['York', 'New York']}`")
     "declare them with --labels 'city=York,New York'"
