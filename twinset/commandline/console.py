@@ -30,18 +30,13 @@ EPSILON_UPDATES = 20  # a run: the accountant takes its time
 
 
 class Console(Progress, AbstractContextManager["Console"]):
-    """Shows progress to people.
+    """Shows progress to people, `quiet` its warnings only.
 
-    Example:
-        `with Console() as progress: generate(…, progress)`
-
-    Args:
-        quiet: show warnings only.
-        log_file: gets the same lines, with the time. Only its owner may read it. It continues a
-            file, which must be empty or a log: it may be a table.
+    A log file gets the same lines, with the time. Only its owner may read it. A file that is there
+    must be empty or a log: it may be a table.
 
     Raises:
-        InputError: it cannot be written.
+        InputError: the log cannot be written.
     """
 
     def __init__(self, quiet: bool = False, log_file: Path | None = None) -> None:

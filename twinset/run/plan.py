@@ -111,11 +111,9 @@ def plan_time(
 ) -> tuple[Plan, Phases, float | None]:
     """Fit a plan into `max_minutes`: fewer visits of records, and a clock for rows.
 
-    Steps, batch size or rows that the options name are never changed. The speed is measured where
-    some machine needs longer than there is, or `always`.
-
-    Returns the plan, its phases (none if the speed was not measured) and the seconds of the rows'
-    clock. None: all rows are written, however long that takes.
+    What the options name is never changed. The speed is measured where some machine needs longer
+    than there is, or `always`. Returns the plan, its phases (none if nothing was measured) and the
+    seconds of the rows' clock. None: all rows are written, however long that takes.
     """
     limit, tokens = config.training.max_minutes, work.tokens(config, base)
     # Would the slowest machine there is need longer than the run may take?

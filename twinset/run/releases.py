@@ -218,9 +218,9 @@ def find_candidates(run: Run) -> tuple[tuple[Template, ...], str]:
 def choose_template(run: Run, base: TwinModel, marginals: TokenMarginals) -> Template:
     """Return the candidate behind which the base model's rows have tokens most as counted.
 
-    The first candidate is the usual one. It is taken where noise may have made another one nearest.
-    No record has a say except through what was released: the choice is post-processing and costs no
-    ε. It is a release all the same, as the counts are, and nobody sees it before these are kept.
+    The first one is taken where noise may have made another one nearest. The choice is
+    post-processing and costs no ε. It is a release all the same, as the counts are, and nobody sees
+    it before these are kept.
     """
     base.lengths = TextLengths.from_counts(marginals)
     misfits = []

@@ -1,8 +1,4 @@
-"""What a run is asked for, how far it is, and what it made.
-
-`Source` and `OutputPaths` are plain, validated data. `Run` is what the functions of
-`twinset.run.story` pass along. This module reads no file and loads no torch.
-"""
+"""What a run is asked for, how far it is, and what it made. Reads no file and loads no torch."""
 
 from __future__ import annotations
 

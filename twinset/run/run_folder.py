@@ -108,14 +108,13 @@ class RunFolder:
     ) -> Iterator[RunFolder]:
         """Build a run folder that appears at `path` whole, or not at all.
 
-        Everything that can be refused is refused on entry, before any training. Whatever ends the
-        block early, an interrupt included, leaves an older run untouched. It leaves no file behind
-        unless `keep` was called. Then the hidden folder stays, for `resume`, in the place of an
-        older unfinished one. With `overwrite` an older run, finished or not, may be replaced.
+        Whatever ends the block early, an interrupt included, leaves an older run untouched. It
+        leaves no file behind unless `keep` was called. Then the hidden folder stays, for `resume`,
+        in the place of an older unfinished one.
 
         Raises:
-            InputError: `check_free` refuses the place, another run is writing it, its parent is not
-                writable, or the disk is full.
+            InputError: `check_free` refuses the place, another run is writing it, or the file
+                system refuses.
         """
         final, missing = Path(path).resolve(), list[Path]()
         with writing(final):
