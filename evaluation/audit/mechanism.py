@@ -232,18 +232,6 @@ class Step:
         (noisy,), self.event = self.policy.release([copies], units)
         return noisy / self.noise_shape / (len(units) if self.divides else 1)
 
-    def log_ratios(self, with_target: bool, count: int) -> np.ndarray:
-        """Make outputs. Return (count,) log p(output | present) - log p(output | absent)."""
-        units, ratios = self.everyone if with_target else self.others, np.empty(count)
-        (mean, std), (other_mean, other_std) = self.moments
-        widening = mean.numel() * math.log(other_std / std)
-        for start in range(0, count, AT_ONCE):
-            outputs = self.outputs(units, min(AT_ONCE, count - start)).double()
-            squares = (outputs - mean).square().sum((1, 2)) / (2 * std**2)
-            others = (outputs - other_mean).square().sum((1, 2)) / (2 * other_std**2)
-            ratios[start : start + AT_ONCE] = (others - squares + widening).cpu().numpy()
-        return ratios
-
 
 def audit_step(
     step: Step,
@@ -264,15 +252,22 @@ def audit_step(
         sample_rate: q.
     """
     scores = []
+    (mean, std), (other_mean, other_std) = step.moments
+    widening = mean.numel() * math.log(other_std / std)
     for present in (True, False):
         drawn = np.full(trials * steps, present)
         if present and sample_rate < 1:
             batches = poisson_batches(1, sample_rate, trials * steps, step.randomness)
             drawn = np.array([len(batch) > 0 for batch in batches])
-        ratios = np.empty(len(drawn))
-        for with_target in (True, False):
-            chosen = drawn == with_target
-            ratios[chosen] = step.log_ratios(with_target, int(chosen.sum()))
+        ratios = np.empty(len(drawn))  # log p(output | present) - log p(output | absent)
+        for units, chosen in ((step.everyone, drawn), (step.others, ~drawn)):
+            places = np.flatnonzero(chosen)
+            for start in range(0, len(places), AT_ONCE):
+                some = places[start : start + AT_ONCE]
+                outputs = step.outputs(units, len(some)).double()
+                squares = (outputs - mean).square().sum((1, 2)) / (2 * std**2)
+                others = (outputs - other_mean).square().sum((1, 2)) / (2 * other_std**2)
+                ratios[some] = (others - squares + widening).cpu().numpy()
         if sample_rate < 1:  # the attacker does not know whether the target was drawn
             ratios = np.logaddexp(np.log1p(-sample_rate), np.log(sample_rate) + ratios)
         scores.append(ratios.reshape(trials, steps).sum(1))

@@ -9,6 +9,7 @@ ceiling: that is a leak, not a merit.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from twinset.progress import Progress
 
 TRAIN, SECOND = "train", "real, a second sample"
+LENGTH_BINS = 20
 DIVERSITY_ROWS = 2_000  # for distinct-n and self-BLEU
 VOCABULARY_ROWS = 10_000
 EMBEDDED_ROWS = 1_000  # MiniLM reads some hundred a second on one core
@@ -51,6 +53,8 @@ def fidelity(
     measured by embeddings is left out, and perplexity without a public causal LM and its tokenizer.
     The seed draws rows and clusters.
     """
+    from matplotlib.ticker import MaxNLocator
+
     frames = {TWIN: tables.twin, TRAIN: tables.train, SECOND: tables.heldout}
     frames = {name: f.sample(frac=1, random_state=seed) for name, f in frames.items()}
     texts: dict[str, list[str]] = {}
@@ -92,8 +96,20 @@ def fidelity(
             score = replace(score, where="release alone") if name == TWIN else score
             measured.append(Measured("fidelity", score, {"rows": name}))
 
+    # Lengths in words, in bins of 1, 2, 5, 10, 20 and so on. The last one holds the longest 1 %.
+    top = max(np.quantile(each, 0.99) for each in lengths.values())
+    ticks = MaxNLocator(LENGTH_BINS, integer=True, steps=[1, 2, 5, 10]).tick_values(0, top)
+    width = max(1, round(ticks[1] - ticks[0]))
+    last = math.ceil((top + 1) / width)
+    bins = [f"{i * width}–{(i + 1) * width - 1}" if width > 1 else f"{i}" for i in range(last)]
+    bins.append(f"{last * width} or more")
+    series: dict[str, list[float]] = {}
+    for name, counted in lengths.items():
+        counts = np.bincount(np.minimum(counted // width, last), minlength=last + 1)
+        series[name] = (counts / len(counted)).tolist()
+    histograms = [Histogram("fidelity", "length", "words", bins, series)]
+
     # Labels, words and embeddings, on equally many rows of all three.
-    histograms = [text_measures.length_histogram(lengths)]
     for attribute in tables.attributes:
         labels: dict[str, list[str]] = {}  # by table, those of the rows that have one
         for name, frame in frames.items():

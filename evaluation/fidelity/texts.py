@@ -11,20 +11,19 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..findings import Goal, Histogram, Score, mean, proportion
+from ..findings import Goal, Score, mean, proportion
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 BLOCKS = 10  # of the jackknife
-LENGTH_BINS = 20
 LONGEST_NGRAM = 4  # n-gram diversity and BLEU-4 both stop here
 DRAWN = 10_000  # n-grams that the distinct ones are counted among
 PARTS, PART_ROWS = 5, 200  # of self-BLEU: pairs within a part grow with the square of its rows
@@ -114,23 +113,6 @@ def length_scores(lengths: np.ndarray) -> list[Score]:
         mean("mean length", values, "match", 0.0, math.inf),
         Score("median length", middle, low, high, "match", 0.0, math.inf, n),
     ]
-
-
-def length_histogram(tables: Mapping[str, np.ndarray]) -> Histogram:
-    """Return each table's shares of rows by length in words. The last bin holds the longest 1 %."""
-    from matplotlib.ticker import MaxNLocator
-
-    top = max(np.quantile(lengths, 0.99) for lengths in tables.values())
-    # A width of 1, 2, 5, 10, 20 and so on, as people read scales.
-    ticks = MaxNLocator(LENGTH_BINS, integer=True, steps=[1, 2, 5, 10]).tick_values(0, top)
-    width = max(1, round(ticks[1] - ticks[0]))
-    bins = math.ceil((top + 1) / width)
-    names = [f"{i * width}–{(i + 1) * width - 1}" if width > 1 else f"{i}" for i in range(bins)]
-    shares = {}
-    for name, each in tables.items():
-        counts = np.bincount(np.minimum(each // width, bins), minlength=bins + 1)
-        shares[name] = (counts / len(each)).tolist()
-    return Histogram("fidelity", "length", "words", [*names, f"{bins * width} or more"], shares)
 
 
 def drawable_ngrams(rows: Sequence[Row]) -> tuple[int, ...]:

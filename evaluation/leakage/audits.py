@@ -52,7 +52,7 @@ from ..release import Release, Twin, public_rows, records_to_frame, take_records
 from ..utility.classifiers import SentenceEncoder
 from . import canaries, roc
 from .copies import overlap
-from .membership import find_base, model_attacks, row_losses, text_attacks
+from .membership import model_attacks, row_losses, text_attacks
 from .names import mean_reciprocal_rank, phone_exposure, replay
 
 FILE = "audit.json"
@@ -118,7 +118,12 @@ def audit_release(
         base = None  # without a run nothing says which model it was before
         if run is not None:
             training, device = run.config.training, run.config.speed.device
-            base = find_base(training.base_model, model.base_origin, progress.say, device)
+            try:
+                base = load_base(training.base_model, device=device, say=progress.say)
+            except InputError:
+                base = None
+            if base is not None and base.origin != model.base_origin:
+                base = None  # the hub, or the folder, holds another now
         attacks, more = model_attacks(model, base, sides.members, sides.non_members, progress)
         for rows, records in (("train", sides.members), ("held-out", sides.non_members)):
             measured += phone_exposure(model, records, rows, seed=seed, progress=progress)
@@ -163,8 +168,16 @@ class CanaryRequest:
     @property
     def formats(self) -> tuple[canaries.Format, ...]:
         """The sentences that secrets are planted in."""
-        numbered = canaries.numbered_formats(self.digits)
-        return canaries.MORE_FORMATS if self.digits == DIGITS else numbered
+        if self.digits == DIGITS:
+            return canaries.MORE_FORMATS
+        # Those that hold any number, with numbers of so many digits.
+        numbered = (f.pattern for f in canaries.MORE_FORMATS if len(f.fields) == 1)
+        gaps, fields = "{}" * self.digits, (tuple("0123456789"),) * self.digits
+        return tuple(
+            canaries.Format(pattern.replace("{}", gaps), fields)
+            for pattern in numbered
+            if "020" not in pattern
+        )
 
 
 def audit_canaries(
@@ -239,11 +252,23 @@ class PlantedTable:
             labels, self._seed, request.copies, request.each, request.formats
         )
         texts: list[str] = []
-        if request.coins:  # Beginnings are public: the base model writes them.
+        # Distinct texts, each to be a record of its own. They begin with words that the base model
+        # writes, which are public, and end with words of the tokenizer, of at least four letters
+        # and one token each.
+        if request.coins:
             counts = proportional({label: 1.0 for label in labels}, OPENINGS)
             written = write_untrained_twin(config, schema, data.template, counts, progress)
             openings = [str(cell) for cell in written[schema.text]]
-            texts = canaries.write_coin_canaries(openings, tokenizer, request.coins, self._seed)
+            rng = np.random.default_rng(self._seed)
+            decoded = (tokenizer.decode([token]).strip() for token in range(len(tokenizer)))
+            known = {
+                word for word in decoded if word.isascii() and word.isalpha() and len(word) > 3
+            }
+            words = np.array(sorted(known))
+            for number in range(request.coins):
+                opening = openings[number % len(openings)].split()[: canaries.PREFIX_WORDS]
+                ending = rng.choice(words, canaries.SUFFIX_TOKENS)
+                texts.append(" ".join([*opening, *ending]))
         drawn = np.random.default_rng(self._seed).integers(len(labels), size=len(texts))
         self._coins = Records(texts, [labels[i] for i in drawn], schema)
         self._included = np.array(coins, dtype=bool)

@@ -96,13 +96,6 @@ MORE_FORMATS = tuple(
 FORMATS = MORE_FORMATS[: len(_STATED["sentences"])]
 
 
-def numbered_formats(digits: int) -> tuple[Format, ...]:
-    """Return those sentences that hold any number, with numbers of so many digits."""
-    free = (f.pattern for f in MORE_FORMATS if f.fields == _NUMBER and "020" not in f.pattern)
-    gaps, fields = "{}" * digits, (tuple("0123456789"),) * digits
-    return tuple(Format(pattern.replace("{}", gaps), fields) for pattern in free)
-
-
 def draw_canaries(
     combinations: Sequence[Combination],
     seed: int,
@@ -133,23 +126,6 @@ def plant(
     cells |= {name: [c.label[place] for c in planted] for place, name in enumerate(attributes)}
     rows = pd.DataFrame({n: pd.Series(v, dtype=frame[n].dtype) for n, v in cells.items()})
     return pd.concat([frame[list(cells)], rows], ignore_index=True)
-
-
-def write_coin_canaries(openings: Sequence[str], tokenizer: Any, many: int, seed: int) -> list[str]:
-    """Return distinct texts, each to be a record of its own.
-
-    They begin with the first words of `openings`, which must be public. They end with words of the
-    tokenizer, of at least four letters and one token each.
-    """
-    rng = np.random.default_rng(seed)
-    decoded = (tokenizer.decode([token]).strip() for token in range(len(tokenizer)))
-    known = {word for word in decoded if word.isascii() and word.isalpha() and len(word) > 3}
-    words = np.array(sorted(known))
-    found = []
-    for number in range(many):
-        opening = openings[number % len(openings)].split()[:PREFIX_WORDS]
-        found.append(" ".join([*opening, *rng.choice(words, SUFFIX_TOKENS)]))
-    return found
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,19 @@ def overlap(
     wanted = {"twin": twin_texts, equal: tables[equal], HELDOUT: tables[HELDOUT]}
     vectors = encode_tables(encode, wanted, progress)  # (N, d) each
     train, heldout = (Nearest.find(vectors["twin"], vectors[name]) for name in (equal, HELDOUT))
+    # The share of rows nearer to train than to held-out. One as near to both is half. Without a
+    # leak it is 0.5, and copies raise it. A row of either table may be the nearest to many twin
+    # rows, and all of these fall to one side together. Wilson's interval counts them as
+    # `count_independent` says.
+    difference = train.distance - heldout.distance
+    hits = np.where(np.abs(difference) <= SMALLEST, 0.5, difference < 0)
+    value, n = float(hits.mean()), int(count_independent(train, heldout))
+    low = proportion("", math.floor(value * n), n).low
+    high = proportion("", math.ceil(value * n), n).high
+    name = "nearer to train than to held-out"
+    nearer = Score(name, value, low, high, "match", 0.0, 1.0, len(hits))
     for score, against in (
-        (share_nearer(train, heldout), equal),
+        (nearer, equal),
         (ratio_percentile(train, heldout), equal),
         (ratio_percentile(heldout, train), HELDOUT),
     ):
@@ -162,22 +173,6 @@ class Nearest:
 
         row, distance = pairwise_distances_argmin_min(vectors, others)
         return cls(np.maximum(distance.astype(np.float64), SMALLEST), row)
-
-
-def share_nearer(train: Nearest, heldout: Nearest) -> Score:
-    """Return the share of rows nearer to train than to held-out. One as near to both is half.
-
-    Range 0 to 1. Without a leak it is 0.5, and copies raise it. A row of either table may be the
-    nearest to many twin rows, and all of these fall to one side together. Wilson's interval counts
-    them as `count_independent` says.
-    """
-    difference = train.distance - heldout.distance
-    hits = np.where(np.abs(difference) <= SMALLEST, 0.5, difference < 0)
-    value, n = float(hits.mean()), int(count_independent(train, heldout))
-    low = proportion("", math.floor(value * n), n).low
-    high = proportion("", math.ceil(value * n), n).high
-    name = "nearer to train than to held-out"
-    return Score(name, value, low, high, "match", 0.0, 1.0, len(hits))
 
 
 def count_independent(train: Nearest, heldout: Nearest) -> float:

@@ -22,9 +22,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from twinset.errors import InputError
-from twinset.models.assets import Say, silent
-from twinset.models.base_model import BaseModel, context_length, load_base
-from twinset.models.device import AUTO
+from twinset.models.base_model import BaseModel, context_length
 from twinset.progress import Progress, Silent
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.records import Records
@@ -141,15 +139,6 @@ def model_attacks(
         why = "is not at hand" if base is None else "has another vocabulary"
         notes.append(f"calibrated loss: left out, for the base model {why}")
     return [Attack(n, MODEL, *np.split(v, [len(members)])) for n, v in found.items()], notes
-
-
-def find_base(name: str, origin: str, say: Say = silent, device: str = AUTO) -> BaseModel | None:
-    """Return the base model of that name if its origin is what the twin states, or None."""
-    try:
-        base = load_base(name, device=device, say=say)
-    except InputError:
-        return None
-    return base if base.origin == origin else None  # the hub, or the folder, may hold another now
 
 
 def text_attacks(

@@ -80,16 +80,6 @@ def list_arms(size: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def fit_weight_scale(base: Path, public: Sequence[str], folder: Path) -> Path:
-    """Fit the public constants of privacy weights for a base, as `twinset weight-scale` does."""
-    table, scale = folder / "public.csv", folder / "scale.json"
-    pd.DataFrame({"text": public[:400]}).to_csv(table, index=False)
-    command = [sys.executable, "-m", "twinset", "weight-scale", str(table), "--text", "text"]
-    command += ["--base-model", str(base), "--output", str(scale), "--quiet"]
-    subprocess.run(command, check=True)
-    return scale
-
-
 def measure_arm(
     arm: str, seed: int, lines: Mapping[str, Sequence[str]], size: Mapping[str, Any]
 ) -> dict[str, float | None]:
@@ -106,8 +96,13 @@ def measure_arm(
         folder = Path(name)
         base = write_base(folder / "base", lines["public"], size["shape"], seed)
         options = {**size["training"], **POLICIES[policy], "epsilon": epsilon, "delta": DELTA}
-        if policy == SOUND:
-            options["weight_scale"] = str(fit_weight_scale(base, lines["public"], folder))
+        if policy == SOUND:  # it weighs by public constants, fitted for the base
+            table, scale = folder / "public.csv", folder / "scale.json"
+            pd.DataFrame({"text": lines["public"][:400]}).to_csv(table, index=False)
+            command = [sys.executable, "-m", "twinset", "weight-scale", str(table)]
+            command += ["--text", "text", "--base-model", str(base), "--output", str(scale)]
+            subprocess.run([*command, "--quiet"], check=True)
+            options["weight_scale"] = str(scale)
             # Records of weight 1 get ε. Those of weight 0, at most twice that, as by default.
         fitted = fit_lines(base, private, seed, **options)
         model = fitted.model

@@ -89,22 +89,15 @@ def measure_arm(
         **options,
     )
     twinset.fit(tables["train"], "text", ["label"])
-    return {
-        "accuracy": classify_by_likelihood(twinset, tables["test"]),
-        "epsilon": twinset.guarantee.epsilon,
-    }
-
-
-def classify_by_likelihood(twinset: Twinset, test: pd.DataFrame) -> float:
-    """Return the share of rows whose own label's prompt makes the text likeliest."""
+    # A row gets the label whose prompt makes its text likeliest.
+    test = tables["test"]
     texts, labels = test["text"].tolist(), sorted(test["label"].unique())
     nats = [
         line_nats(twinset.model, texts, f"A text with the label {label}:")[:, 0] for label in labels
     ]
     chosen = np.stack(nats).argmin(0)  # (L, N) → (N,)
-    return float(
-        np.mean([labels[i] == known for i, known in zip(chosen, test["label"], strict=True)])
-    )
+    hits = [labels[i] == known for i, known in zip(chosen, test["label"], strict=True)]
+    return {"accuracy": float(np.mean(hits)), "epsilon": twinset.guarantee.epsilon}
 
 
 STUDY = Study(

@@ -108,7 +108,17 @@ def run_study(study: Study, arguments: Sequence[str] | None = None) -> pd.DataFr
     """
     import pandas as pd
 
-    options = _parser(study).parse_args(arguments)
+    name = f"python -m evaluation.papers.{study.name}"
+    parser = argparse.ArgumentParser(name, description=f"{study.title}. {study.claim}")
+    for option, text in study.files.items():
+        flag = f"--{option.replace('_', '-')}"
+        parser.add_argument(flag, type=Path, metavar="FILE", help=text)
+    parser.add_argument("--size", choices=SIZES, default="cpu", help="how large; default cpu")
+    parser.add_argument("--seeds", type=int, default=3, help="rows of each arm; default 3")
+    where = Path("runs") / study.name
+    parser.add_argument("--output", type=Path, default=where, help=f"folder; default {where}")
+    parser.add_argument("--dry-run", action="store_true", help="print numbers and arms only")
+    options = parser.parse_args(arguments)
     size = study.sizes[options.size]
     keys = [(arm, seed) for seed in range(options.seeds) for arm in study.arms(size)]
     if options.dry_run:
@@ -120,7 +130,11 @@ def run_study(study: Study, arguments: Sequence[str] | None = None) -> pd.DataFr
         if path is None or not path.is_file():
             raise InputError(f"--{name.replace('_', '-')}: name a file; {study.files[name]}")
     data = study.load(paths, size)
-    settings = settings_digest(size, paths.values())
+    # A short hash of the numbers of the size and of the contents of the files.
+    digest = hashlib.sha256(json.dumps(dict(size), sort_keys=True).encode())
+    for path in paths.values():
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    settings = digest.hexdigest()[:12]
     options.output.mkdir(parents=True, exist_ok=True)
     table = options.output / f"{study.name}.csv"
     rows = pd.read_csv(table) if table.exists() else pd.DataFrame(columns=KEY)
@@ -226,25 +240,3 @@ def draw_arms(study: Study, rows: pd.DataFrame, path: Path) -> None:
     axes.grid(axis="x", alpha=0.3)
     figure.savefig(path, dpi=150)
     pyplot.close(figure)
-
-
-def settings_digest(size: Mapping[str, Any], paths: Sequence[Path] | Any) -> str:
-    """Return a short hash of the numbers of a size and of the contents of the files."""
-    digest = hashlib.sha256(json.dumps(dict(size), sort_keys=True).encode())
-    for path in paths:
-        digest.update(hashlib.sha256(Path(path).read_bytes()).digest())
-    return digest.hexdigest()[:12]
-
-
-def _parser(study: Study) -> argparse.ArgumentParser:
-    name = f"python -m evaluation.papers.{study.name}"
-    parser = argparse.ArgumentParser(name, description=f"{study.title}. {study.claim}")
-    for option, text in study.files.items():
-        flag = f"--{option.replace('_', '-')}"
-        parser.add_argument(flag, type=Path, metavar="FILE", help=text)
-    parser.add_argument("--size", choices=SIZES, default="cpu", help="how large; default cpu")
-    parser.add_argument("--seeds", type=int, default=3, help="rows of each arm; default 3")
-    where = Path("runs") / study.name
-    parser.add_argument("--output", type=Path, default=where, help=f"folder; default {where}")
-    parser.add_argument("--dry-run", action="store_true", help="print numbers and arms only")
-    return parser

@@ -127,7 +127,7 @@ def draw_section(question: Question, findings: Sequence[Findings]) -> Iterator[F
     # What can be compared: a figure for each measure and label, a panel for each group.
     figures: dict[tuple[str, str], list[Group]] = {}
     for group in drawable_groups(measured):
-        if group.is_drawn:
+        if len(group.members) > 1 or group.name in GUESSING:
             figures.setdefault((group.name, group.place.get("label", "")), []).append(group)
     for groups in figures.values():
         yield _compare_groups(groups, measured)

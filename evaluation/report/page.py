@@ -45,6 +45,7 @@ from ..policy_runs import BASELINE_FILE
 from . import figures
 from .figures import Figure, Point, Table, replace_unseen
 from .verdicts import (
+    GUESSING,
     MEANINGS,
     format_interval,
     format_number,
@@ -131,10 +132,10 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
 
     measured = {q: [m for each in found.values() for m in each.of(q)] for q in _FOUND_BY}
     groups = {question: figures.drawable_groups(scores) for question, scores in measured.items()}
-    alone = {  # what no figure shows
-        question: [m for g in each if not g.is_drawn for m in g.members.values()]
-        for question, each in groups.items()
-    }
+    alone: dict[Question, list[Measured]] = {}  # what no figure shows: nothing is beside it
+    for question, each in groups.items():
+        single = (g for g in each if len(g.members) == 1 and g.name not in GUESSING)
+        alone[question] = [m for g in single for m in g.members.values()]
     verdicts = {question: judge(question, scores) for question, scores in measured.items()}
     claim = guarantee(ledger) if ledger else None
     events = ledger.events if ledger else []
@@ -271,15 +272,13 @@ def list_by_label(measured: Iterable[Measured]) -> list[Table]:
 
 def draw_training(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> list[Figure]:
     """Draw loss and clipped share over steps, and the ε that they spent."""
-
-    def is_number(value: Any) -> bool:
-        # NaN compares false, and so does what is infinite
-        return isinstance(value, int | float) and abs(value) <= sys.float_info.max
-
     points: dict[str, list[Point]] = {"ε": spend_over_steps(ledger) if ledger else []}
     for field in ("loss", "clipped"):
-        known: list[tuple[Any, Any]] = [(s.get("step"), s.get(field)) for s in steps]
-        numbers = [(float(x), float(y)) for x, y in known if is_number(x) and is_number(y)]
+        pairs: list[tuple[Any, Any]] = [(s.get("step"), s.get(field)) for s in steps]
+        known = (pair for pair in pairs if all(isinstance(v, int | float) for v in pair))
+        # NaN compares false, and so does what is infinite.
+        most = sys.float_info.max
+        numbers = [(float(x), float(y)) for x, y in known if abs(x) <= most and abs(y) <= most]
         # Means of neighbours where there are many steps.
         parts = np.array_split(numbers, min(len(numbers), _MOST_POINTS)) if numbers else []
         points[field] = [tuple(part.mean(0).tolist()) for part in parts]

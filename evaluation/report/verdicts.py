@@ -151,21 +151,12 @@ class Group:
     @property
     def finite(self) -> dict[str, Score]:
         """The scores that are known together with their intervals."""
-        return {w: s for w, s in self.scores.items() if _is_finite(s)}
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether there is something to compare with."""
-        return len(self.members) > 1 or self.name in GUESSING
+        return {w: s for w, s in self.scores.items() if math.isfinite(s.value + s.low + s.high)}
 
     @property
     def title(self) -> str:
         """Name and place in words."""
         return ", ".join(filter(None, (self.name, place_in_words(self.place))))
-
-
-def _is_finite(score: Score) -> bool:
-    return all(map(math.isfinite, (score.value, score.low, score.high)))
 
 
 def group_scores(measured: Iterable[Measured]) -> list[Group]:
@@ -340,7 +331,7 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
             bounds.append(Comparison(claim is None or score.value <= claim, reason))
     own = [m for m in measured if "policy" not in m.place]
     areas = [m for m in own if m.score.name == AUROC]
-    tried = sorted([*_compare_attacks(own), *_compare_overlaps(own)], key=lambda c: c.is_well)
+    tried = sorted(_compare(own), key=lambda c: c.is_well)
     reasons = [
         "Members and non-members can be told apart without model and twin "
         f"(AUROC {format_score(m.score)}): attacks on membership mean little here"
@@ -369,13 +360,14 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
     return Verdict("Does it leak?", answer, line, tone, tuple(reasons), rule)
 
 
-def _compare_attacks(measured: Sequence[Measured]) -> Iterator[Comparison]:
-    """Compare each attack with guessing."""
+def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
+    """Compare each attack with guessing, and what the twin shares with rows it saw and others."""
     tried = {tuple(m.place.items()): m.score.n for m in measured if m.score.name == AUROC}
     limit = NormalDist().inv_cdf(1 - FALSE_ALARMS)
     for m in measured:
         score = m.score
-        if score.name not in _COUNTED or m.place.get("sees") == _BLIND or not _is_finite(score):
+        is_finite = math.isfinite(score.value + score.low + score.high)
+        if score.name not in _COUNTED or m.place.get("sees") == _BLIND or not is_finite:
             continue
         guessing, others = GUESSING[score.name], tried.get(tuple(m.place.items()), 0) - score.n
         above = score.value - guessing
@@ -395,10 +387,7 @@ def _compare_attacks(measured: Sequence[Measured]) -> Iterator[Comparison]:
             how = "no more than chance gives beside so few others"
         where = ", ".join(filter(None, (score.name, place_in_words(m.place))))
         yield Comparison(not leaks, f"{where}: {format_score(score)}, {how}", errors)
-
-
-def _compare_overlaps(measured: Sequence[Measured]) -> Iterator[Comparison]:
-    """Compare what the twin shares with training rows and with rows that it never saw."""
+    # What the twin shares with training rows, and with rows that it never saw.
     for group in group_scores(measured):
         scores = {word: s for word, s in group.scores.items() if not math.isnan(s.value)}
         pair = next((p for p in _PAIRS if p[0] in scores and p[1] in scores), None)

@@ -21,7 +21,6 @@ from evaluation.leakage.canaries import (
     expected_rank,
     exposure,
     extrapolated_rank,
-    numbered_formats,
     plant,
     rank_in_rows,
 )
@@ -120,7 +119,9 @@ def test_extrapolated_exposure_is_the_exact_one_of_a_skew_normal_space(shape):
 def test_an_echo_is_heard_where_a_secret_was_written(tokenizer):
     """In a large space among a sample, which cannot show more than its size."""
     small = Canary(FORMATS[0], 417, ("positive",), 1)
-    large = Canary(numbered_formats(9)[0], 123_456_789, ("positive",), 1)
+    large = Canary(
+        Format("The code is " + "{}" * 9, (tuple("0123456789"),) * 9), 123_456_789, ("positive",), 1
+    )
     twin = [f"Nothing to see here, {i}." for i in range(50)]
     assert rank_in_rows(tokenizer, twin, [small], 0)[0].rank > 10
     (loud,), (among,) = (
