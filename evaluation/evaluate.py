@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from twinset.bounds import check_options, within
+from twinset.bounds import check_options, setting
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.models.device import AUTO
@@ -80,7 +80,7 @@ class EvaluationRequest:
     attributes: tuple[str, ...] = ()  # label columns. Empty: the run's, or a guess.
     classifiers: tuple[str, ...] = CLASSIFIERS  # names in `classifiers`
     encoder: str | None = None  # what the classifier `encoder` fine-tunes. None: MiniLM
-    seeds: int = within(1, RUNS)  # how many times each classifier is trained
+    seeds: int = setting(1, bounds=RUNS)  # how many times each classifier is trained
     # Rows made without private data. None: made here, once, where there is a run: as many as the
     # twin has, but no more than `BASELINE_ROWS`
     baseline: Path | None = None

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twinset.bounds import check_options, within
+from twinset.bounds import check_options, setting
 from twinset.config import ROWS, PrivacyConfig, RunConfig
 from twinset.config.plan import settled
 from twinset.errors import InputError
@@ -55,8 +55,8 @@ class ComparisonRequest:
 
     source: Source  # the private table
     policies: Sequence[str] = POLICIES  # names in `POLICIES`, or `NO_PRIVACY`
-    seeds: int = within(3, RUNS)  # how many runs of each. The first seed is the config's.
-    rows: int = within(1000, ROWS)  # of each twin
+    seeds: int = setting(3, bounds=RUNS)  # how many runs of each. The first seed is the config's.
+    rows: int = setting(1000, bounds=ROWS)  # of each twin
     test: str | None = None  # held-out real rows. None keeps a fifth of the table.
     # Names in `classifiers.CLASSIFIERS`. Empty where none is trained.
     classifiers: Sequence[str] = ()

@@ -66,11 +66,6 @@ def bounded(
     return setting(default, help, bounds=Bounds(low, high), **more)
 
 
-def within(default: Any, bounds: Bounds, help: str = "") -> Any:
-    """Return a field for a number within bounds that other places know too."""
-    return setting(default, help, bounds=bounds)
-
-
 def option_name(one: Field[Any]) -> str:
     """Return what the option of a field is called."""
     return str(one.metadata.get("option") or one.name)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twinset.bounds import SEEDS, check_options, within
+from twinset.bounds import SEEDS, check_options, setting
 from twinset.config import ROWS, RunConfig
 from twinset.config.plan import default_delta, make_plan
 from twinset.errors import InputError
@@ -73,8 +73,8 @@ class AuditRequest:
     text: str | None = None  # column, or the template it was joined by. None: the run's, or a guess
     layout: Layout = Layout()  # of the files of real rows, where it is not to be detected
     attributes: tuple[str, ...] = ()  # label columns. Empty: the run's, or a guess.
-    rows: int = within(ROWS_TRIED, ATTACKED)  # members, and non-members, that are tried, at most
-    seed: int = within(0, SEEDS)
+    rows: int = setting(ROWS_TRIED, bounds=ATTACKED)  # members, and non-members, tried at most
+    seed: int = setting(0, bounds=SEEDS)
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
@@ -152,10 +152,10 @@ class CanaryRequest:
 
     rows: ComparisonRequest  # the private table, policies, size of the twins, held-out rows
     copies: tuple[int, ...] = COPIES  # how often secrets are planted
-    each: int = within(EACH, SECRETS)  # secrets of every number of copies
-    digits: int = within(DIGITS, LENGTHS)  # of a secret. With 3, names are planted too.
-    coins: int = within(COINS, CANARIES)  # that put in a canary, or not. 0: no lower bound.
-    members: int = within(1000, ROWS)  # and held-out rows, for membership inference, at most
+    each: int = setting(EACH, bounds=SECRETS)  # secrets of every number of copies
+    digits: int = setting(DIGITS, bounds=LENGTHS)  # of a secret. With 3, names are planted too.
+    coins: int = setting(COINS, bounds=CANARIES)  # that put in a canary, or not. 0: no lower bound.
+    members: int = setting(1000, bounds=ROWS)  # and held-out rows, for membership inference
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range, and more secrets than there are sentences."""

@@ -17,7 +17,7 @@ from twinset.files import limits
 from twinset.privacy.accounting.accountant import NotCovered
 from twinset.privacy.statement.ledger import FORMAT_VERSION
 from twinset.release import verify as verification
-from twinset.release.card import ledger_digest
+from twinset.release.card import read_header
 from twinset.release.publish import publish
 from twinset.release.share import statement_text
 from twinset.release.verify import verify
@@ -26,10 +26,11 @@ from twinset.release.verify import verify
 def forge(paths, change, card=lambda text: text) -> None:
     """Alter the statement and the card, and mend every hash, as a patient forger would."""
     data = json.loads(paths.privacy.read_text("utf-8"))
-    before = ledger_digest(data["ledger"])
+    text = paths.card.read_text("utf-8")
+    before = read_header(text)["privacy"]["ledger_sha256"]
     change(data)
-    text = paths.card.read_text("utf-8").replace(before, ledger_digest(data["ledger"]))
-    paths.card.write_text(card(text), "utf-8")
+    after = hashlib.sha256(json.dumps(data["ledger"], sort_keys=True).encode()).hexdigest()
+    paths.card.write_text(card(text.replace(before, after)), "utf-8")
     for role in ("card", "twin"):
         content = getattr(paths, role).read_bytes()
         data["files"][role]["sha256"] = hashlib.sha256(content).hexdigest()

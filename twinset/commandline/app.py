@@ -282,7 +282,14 @@ def detect(
     from twinset.policies import detection
 
     if samples is not None:
-        detection.check_samples(samples, overwrite, data)
+        # Samples must have a place to go to, before any work.
+        place = f"`samples={samples}`"
+        if samples.exists() and Path(data).exists() and samples.samefile(data):
+            raise InputError(f"{place}: is the private table itself; name another file")
+        if samples.is_dir() or (samples.exists() and not overwrite):
+            raise InputError(f"{place}: exists; `overwrite` to replace it, or another file")
+        if not samples.absolute().parent.is_dir():
+            raise InputError(f"{place}: there is no such folder; make it first")
     flags = detection.detector_named(detector)
     with Console(quiet) as progress:
         on_progress = partial(progress.count, "texts")
@@ -293,7 +300,19 @@ def detect(
             written = detection.write_samples(samples, texts, flags, number, seed)
             progress.say(f"{samples}: {written} masked texts; what was missed is in it: keep it")
     facts = {"not_protected": detection.NOT_PROTECTED, "detector": flags.name}
-    lines = [detection.NOT_PROTECTED, *detection.describe_coverage(found)]
+    # In lines for people, each share has its n.
+    names = {"records": "records with anything", "words": "words", "characters": "characters"}
+    shares = [(f"{s} flagged", found[f"flagged_{n}"], found[n], "") for n, s in names.items()]
+    for name, n in found["secrets"].items():
+        missing = f" ({n['not_in_text']:,} of {n['cells']:,} cells are not in their text)"
+        shares.append((f"recall of {name!r}", n["flagged"], n["occurrences"], missing))
+    if found["secrets"]:
+        inside, what = found["flagged_secret_characters"], "characters that belong to one of these"
+        shares.append((f"precision, flagged {what}", inside, found["flagged_characters"], ""))
+    lines = [detection.NOT_PROTECTED]
+    for what, part, whole, more in shares:
+        share = f"{part:,} of {whole:,} ({part / whole:.1%})" if whole else "none of 0"
+        lines.append(f"{what}: {share}{more}")
     show(facts | found, lines, as_json)
 
 

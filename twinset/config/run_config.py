@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from twinset.bounds import SEEDS, Bounds, Checked, bounded, setting, within
+from twinset.bounds import SEEDS, Bounds, Checked, bounded, setting
 from twinset.errors import InputError
 from twinset.policies import PolicyConfig
 
@@ -86,7 +86,7 @@ class PrivacyConfig(Checked):
         expert=True,
     )
     # Reproducible noise for tests only. It makes the guarantee "none".
-    insecure_noise_seed: int | None = within(None, SEEDS)
+    insecure_noise_seed: int | None = setting(None, bounds=SEEDS)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class TrainingConfig(Checked):
     max_minutes: float | None = bounded(
         60.0, 0.1, 10**6, "Time of the whole run, by which steps are chosen."
     )
-    seed: int = within(0, SEEDS)
+    seed: int = setting(0, bounds=SEEDS)
 
     @property
     def is_timed(self) -> bool:
@@ -208,7 +208,7 @@ class SamplingConfig(Checked):
         expert=True,
     )
     max_redraws: int = bounded(20, 1, 10_000)
-    seed: int = within(0, SEEDS)
+    seed: int = setting(0, bounds=SEEDS)
     # Private texts that were cut at `max_tokens` end unfinished too.
     endings: Endings = setting(
         "keep",

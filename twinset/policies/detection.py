@@ -397,35 +397,6 @@ def measure_coverage(
     return {**found, "secrets": columns, "precision": precision}, by_name
 
 
-def describe_coverage(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what `measure_coverage` returns in lines for people, each share with its n."""
-    names = {"records": "records with anything", "words": "words", "characters": "characters"}
-    shares = [(f"{s} flagged", found[f"flagged_{n}"], found[n], "") for n, s in names.items()]
-    for name, n in found["secrets"].items():
-        missing = f" ({n['not_in_text']:,} of {n['cells']:,} cells are not in their text)"
-        shares.append((f"recall of {name!r}", n["flagged"], n["occurrences"], missing))
-    if found["secrets"]:
-        inside, what = found["flagged_secret_characters"], "characters that belong to one of these"
-        shares.append((f"precision, flagged {what}", inside, found["flagged_characters"], ""))
-    for what, part, whole, more in shares:
-        share = f"{part:,} of {whole:,} ({part / whole:.1%})" if whole else "none of 0"
-        yield f"{what}: {share}{more}"
-
-
-def check_samples(path: Path, overwrite: bool, data: str) -> None:
-    """Refuse a place where samples can't go, before any work.
-
-    Raises:
-        InputError: it is the private table, exists and may not be replaced, or has no folder.
-    """
-    if path.exists() and Path(data).exists() and path.samefile(data):
-        raise InputError(f"`samples={path}`: is the private table itself; name another file")
-    if path.is_dir() or (path.exists() and not overwrite):
-        raise InputError(f"`samples={path}`: exists; `overwrite` to replace it, or another file")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"`samples={path}`: there is no such folder; make it first")
-
-
 def write_samples(
     path: Path, texts: Mapping[str, str], detector: Detector, number: int, seed: int
 ) -> int:

@@ -115,7 +115,7 @@ class NoisePolicy:
 
     A run asks a policy in this order. The class, before any record is read: `check` refuses
     options, `calibrate` chooses σ, `step_event` says what steps spend, `weight_scale` and
-    `phases` what comes before. With the records: `privacy_weights`, once. An instance, in each
+    `before` what comes before. With the records: `privacy_weights`, once. An instance, in each
     step: `scales` and `limits` say how gradients are clipped, `release` adds the noise and
     returns what that spent, and `update_statistics` looks at the released gradient. The noisy
     gradient and its event come together, so nothing is released without being recorded.
@@ -141,7 +141,9 @@ class NoisePolicy:
     options: ClassVar[type[PolicyOptions]] = PolicyOptions
     weighs: ClassVar[bool] = False  # the base model reads and weighs texts before the first step
     needs_steps: ClassVar[bool] = True  # its options mean nothing where no step is taken
-    before: ClassVar[tuple[type[NoisePolicy], ...]] = ()  # policies of the phases before its own
+    # Those of the phases before its own, each of which goes through all steps. They have a theorem
+    # of their own, and read masked texts or add no noise. The plan counts its own releases alone.
+    before: ClassVar[tuple[type[NoisePolicy], ...]] = ()
     # Of a phase: whether it adds noise, whether it reads masked texts, and that in words.
     adds_noise: ClassVar[bool] = True
     reads_masked: ClassVar[bool] = False
@@ -201,15 +203,6 @@ class NoisePolicy:
     def masks(cls, options: PolicyOptions) -> bool:
         """Return whether texts are masked, for a phase or altogether."""
         return options.redact_only or any(phase.reads_masked for phase in cls.before)
-
-    @classmethod
-    def phases(cls) -> tuple[type[NoisePolicy], ...]:
-        """Return the policies that go through all steps, one after the other.
-
-        The last is this one. Its releases are those that the plan counts. The phases `before`
-        have theorems of their own, and read masked texts or add no noise.
-        """
-        return (*cls.before, cls)
 
     @classmethod
     def least_noise(cls, options: Any) -> float:

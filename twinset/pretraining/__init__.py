@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from twinset.bounds import SEEDS, Checked, bounded, setting, within
+from twinset.bounds import SEEDS, Checked, bounded, setting
 from twinset.errors import InputError
 
 SMALLEST_VOCABULARY = 257  # all bytes and the end of text
@@ -42,7 +42,7 @@ class PretrainConfig(Checked):
     learning_rate: float = bounded(1e-3, 1e-9, 10, "The highest.")
     warmup: float = bounded(0.02, 0, 0.99, "Share of the steps.")
     weight_decay: float = bounded(0.1, 0, 10, "Of matrices.")
-    seed: int = within(0, SEEDS, "Of weights and order.")
+    seed: int = setting(0, "Of weights and order.", bounds=SEEDS)
     precision: Literal["auto", "float32", "bfloat16"] = setting("auto", "Number format.")
     max_minutes: float | None = bounded(
         None, 0, 10**7, "Stop after so long; the same command resumes."

@@ -135,20 +135,16 @@ _READERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def ledger_digest(ledger: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a ledger's plain values. The order of its fields does not count."""
-    return hashlib.sha256(json.dumps(ledger, sort_keys=True).encode()).hexdigest()
-
-
 def stated_numbers(ledger: Mapping[str, Any], claim: Guarantee, rows: int) -> dict[str, Any]:
     """Return what the card's header says under `privacy`. `verify` compares it."""
+    plain_values = json.dumps(ledger, sort_keys=True).encode()  # in whatever order its fields are
     return {
         "epsilon": claim.epsilon,
         "delta": claim.delta,
         "unit": claim.unit,
         "neighbouring": claim.neighbouring,
         "rows": rows,
-        "ledger_sha256": ledger_digest(ledger),
+        "ledger_sha256": hashlib.sha256(plain_values).hexdigest(),
     }
 
 

@@ -65,7 +65,20 @@ def verify(path: str | Path) -> VerificationReport:
     """
     try:
         # 1. Find the files. `privacy.json` names the twin's format, and so its file.
-        card, privacy, twin_file = _locate(Path(path))
+        named = Path(path)
+        folder = named.parent if named.is_file() else named
+        shares = [f for f in (folder, folder / "share") if (f / PRIVACY).is_file()]
+        twin_file: Path | None = None
+        if named.is_file() and (beside(named)[1].is_file() or not (folder / PRIVACY).is_file()):
+            (card, privacy), twin_file = beside(named), named
+        elif shares:  # a run, a share folder, or a file of one that was pointed at
+            card, privacy = shares[0] / CARD, shares[0] / PRIVACY
+        else:
+            writes = "`twinset sample` writes it for a run with a model"
+            raise InputError(
+                f"{folder}: holds no {PRIVACY}; {writes}, else name a share/ or a published twin"
+            )
+        _present(card)
         statement = _read_statement(privacy)
         ledger, files = statement["ledger"], statement["files"]
         twin = files["twin"]
@@ -102,22 +115,6 @@ def verify(path: str | Path) -> VerificationReport:
         f"{twin_file.name}: unaltered, {twin['rows']} rows, {len(twin['columns'])} columns",
     )
     return VerificationReport(replace(claim, epsilon=larger), twin["rows"], witness, checked)
-
-
-def _locate(path: Path) -> tuple[Path, Path, Path | None]:
-    """Return the card, `privacy.json`, and the twin where it is named by the path."""
-    if path.is_file():
-        card, privacy = beside(path)
-        if privacy.is_file() or not (path.parent / PRIVACY).is_file():
-            return _present(card), _present(privacy), path
-        path = path.parent  # a file of a share folder, pointed at
-    for folder in (path, path / "share"):
-        if (folder / PRIVACY).is_file():
-            return _present(folder / CARD), folder / PRIVACY, None
-    writes = "`twinset sample` writes it for a run with a model"
-    raise InputError(
-        f"{path}: holds no {PRIVACY}; {writes}, else name a share/ or a published twin"
-    )
 
 
 def _present(path: Path) -> Path:

@@ -147,7 +147,7 @@ def learn(run: Run, folder: RunFolder) -> None:
     run.checkpoints = Checkpoints(
         unfinished,
         run.plan.steps,
-        len(run.plan.policy_class.phases()),
+        len(run.plan.policy_class.before) + 1,
         run.progress,
         run.paths.accept_spend,
         folder.keep,

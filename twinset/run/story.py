@@ -239,7 +239,7 @@ def train(run: Run) -> None:
                 1 if run.owned is None else config.privacy.max_records_per_owner,
             )
         run.trainer = trainer = Trainer(run.base, config, shapes, progress)
-        kinds = full.policy_class.phases()
+        kinds = (*full.policy_class.before, full.policy_class)
         start = run.resumed.phase if run.resumed else 0
         for phase, kind in list(enumerate(kinds))[start:]:
             is_last = phase == len(kinds) - 1

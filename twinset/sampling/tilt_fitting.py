@@ -36,6 +36,10 @@ WEIGHT_PHASE, REFERENCE_PHASE = "rows of the base", "reference rows"  # as progr
 PROMPT_PHASE = "prompts tried"
 UNTILTED = SamplingConfig(guidance=0.0, tilt=0.0)
 SWEEPS = 4  # over all label values
+# Of weights of tokens, by the share of texts that have one.
+COMMON = 0.01  # a more common token counts for less, as its count is known anyway
+RARE = 0.003  # a rarer one counts for less, as no affordable noise would leave its count readable
+LEAST = 0.25  # of a rare one: private texts may have it more often than a model expects
 TOKENS_TOGETHER = 64  # of a row, whose chances are computed at once
 
 Rows = Mapping[Combination, list[list[int]]]  # token ids, by label
@@ -82,13 +86,20 @@ def openings(model: TwinModel, template: Template) -> TwinModel:
 def token_weights(model: TwinModel, progress: Progress) -> TokenWeights:
     """Return weights with which tokens are to be counted in texts like a model's rows.
 
-    The model is the base model, which has read no private text.
+    The model is the base model, which has read no private text. The noise on a count is
+    proportional to the bound over the token's weight, and a token of frequency f adds f · weight²
+    to the squared bound. So common tokens, which are counted far above the noise, and rare ones,
+    whose counts it hides, make way for those between.
     """
     rows = untilted_rows(model, WEIGHT_ROWS, partial(progress.count, WEIGHT_PHASE))
     end = model.tokenizer.eos_token_id
     expected = expected_tokens(model, rows, TokenWeights.equal(model.model.config.vocab_size, end))
     parts = [share * expected[c] for c, share in model.shares(rows).items()]
-    return TokenWeights.from_frequencies(np.sum(parts, 0), end)
+    frequencies = np.sum(parts, 0)  # (V,) share of texts that have a token
+    shares = np.maximum(frequencies, RARE * LEAST**2)
+    weights = np.minimum(1.0, np.minimum((shares / RARE) ** 0.5, (COMMON / shares) ** 0.25))
+    weights[end] = 0  # every text may end with it
+    return TokenWeights(weights, max(1.0, float(frequencies @ weights**2) ** 0.5))
 
 
 def prompt_misfit(model: TwinModel, template: Template, marginals: TokenMarginals) -> float:

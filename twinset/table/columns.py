@@ -220,10 +220,6 @@ class Texts(Picked[str]):
             cells = cells if len(cells) == len(rows) else [cells[row - rows[0]] for row in rows]
             yield from cells if self.change is None else map(self.change, cells)
 
-    def rows_where(self, holds: Callable[[str], Any]) -> list[int]:
-        """Return the table's rows, from 0, of texts of which something holds."""
-        return [int(self.places[place]) for place, text in enumerate(self) if holds(text)]
-
     def repeats(self) -> int:
         """Return how many texts occurred before: by 64 bits of each, so one in 10⁷ tables errs."""
         found = np.fromiter(map(hash, self), np.int64, len(self))

@@ -402,12 +402,12 @@ def records_from_frame(
 
     # characters that no model may see
     texts = Texts(frame[text].array, rows)
-    if not strict and (bad := len(texts.rows_where(CONTROL.search))):
+    if not strict and (bad := sum(CONTROL.search(cell) is not None for cell in texts)):
         notes.append(
             f"removed control characters from {bad} text{'s' * (bad > 1)} (`strict` refuses them)"
         )
         texts = Texts(texts.items, rows, lambda cell: CONTROL.sub("", cell))
-    if not strict and (lost := len(texts.rows_where(lambda cell: LOST in cell))):
+    if not strict and (lost := sum(LOST in cell for cell in texts)):
         hold = f"{lost} texts hold" if lost > 1 else "1 text holds"
         notes.append(f"{hold} {_LOST}, and the twin may too (`strict` refuses them)")
 
@@ -457,8 +457,9 @@ def _refuse_where(
     assert isinstance(texts, Texts) and isinstance(labels, Picked)
     names = [records.schema.text, *(attribute.name for attribute in records.schema.attributes)]
     for place, name in enumerate(names, start=-1):
-        bad = texts.rows_where(is_bad) if place < 0 else []
-        if place >= 0:
+        if place < 0:
+            bad = [int(texts.places[n]) for n, cell in enumerate(texts) if is_bad(cell)]
+        else:
             values = [combination[place] for combination in labels.items]
             numbers = [n for n, v in enumerate(values) if isinstance(v, str) and is_bad(v)]
             bad = texts.places[np.isin(labels.places, numbers)].tolist()

@@ -31,16 +31,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, layer_norm, pad
 from torch.utils.checkpoint import checkpoint
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.pytorch_utils import Conv1D
 
 from twinset.privacy.clipping.gradient_uses import (
     PLAIN,
     Kept,
-    ParameterUse,
     Scale,
     UnsupportedModule,
     Workspace,
     accumulation_dtype,
-    is_rms_norm,
     known_parameters,
     parameter_use,
     repeatable_kernels,
@@ -48,6 +47,7 @@ from twinset.privacy.clipping.gradient_uses import (
 )
 from twinset.privacy.clipping.output_head import (
     HeadUse,
+    ParameterUse,
     TokenNLL,
     squared_norms,
     whole_pieces,
@@ -258,7 +258,7 @@ class UnitClipping:
             a = x
             if isinstance(module, nn.LayerNorm):
                 a = layer_norm(x, module.normalized_shape, eps=module.eps)
-            elif is_rms_norm(module):
+            elif not isinstance(module, nn.Embedding | nn.Linear | Conv1D):  # an RMS norm
                 a = rms_normalised(module, x)
             a, b = self._by_unit(a), self._by_unit(grad)
             for name in names:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,25 +35,6 @@ CANCELLATION = 1e-4
 
 
 Kept = slice | Tensor  # numbers of the units whose weight is not zero; a slice where all are
-
-
-class ParameterUse(Protocol):
-    """One use of one parameter in the forward pass of a physical batch of B units."""
-
-    def squared_norms(self) -> Tensor:
-        """Return (B,) float64, ‖gradientᵢ‖² of this use alone."""
-        ...
-
-    def unit_gradients(self, start: int, stop: int) -> Tensor:
-        """Return (stop - start, *parameter shape), the gradients of units start … stop-1."""
-        ...
-
-    def add_to(self, total: Tensor, weights: Tensor, kept: Kept, beta: int = 1) -> None:
-        """Make total beta · total + Σ weightsᵢ · gradientᵢ; beta is 1, or 0 for an undefined total.
-
-        `weights` is (B,). Units that are not among `kept` are left out, so they may be NaN.
-        """
-        ...
 
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
@@ -191,20 +172,26 @@ PLAIN = Scale()
 
 @dataclass(frozen=True)
 class FormedUse:
-    """A use whose gradients are at hand: (B, *parameter shape)."""
+    """A use whose gradients are at hand: (B, *parameter shape).
+
+    Every use of a parameter, in the forward pass of a physical batch of B units, has such methods.
+    """
 
     gradients: Tensor
 
     def squared_norms(self) -> Tensor:
-        """See `ParameterUse`."""
+        """Return (B,) float64, ‖gradientᵢ‖² of this use alone."""
         return squares(self.gradients)
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
-        """See `ParameterUse`."""
+        """Return (stop - start, *parameter shape), the gradients of units start … stop-1."""
         return self.gradients[start:stop]
 
     def add_to(self, total: Tensor, weights: Tensor, kept: Kept, beta: int = 1) -> None:
-        """See `ParameterUse`."""
+        """Make total beta · total + Σ weightsᵢ · gradientᵢ; beta is 1, or 0 for an undefined total.
+
+        `weights` is (B,). Units that are not among `kept` are left out, so they may be NaN.
+        """
         gradients = self.gradients[kept]
         columns = gradients.reshape(len(gradients), total.numel()).t()
         total.view(-1).addmv_(columns, weights[kept].to(total.dtype), beta=beta)
@@ -222,7 +209,7 @@ class EmbeddingUse:
     size: int
 
     def squared_norms(self) -> Tensor:
-        """See `ParameterUse`. A token that a unit has several times is one row of its gradient."""
+        """See `FormedUse`. A token that a unit has several times is one row of its gradient."""
         units = len(self.ids)
         owner = torch.arange(units, device=self.ids.device)[:, None]
         rows, place = torch.unique(owner * self.size + self.ids, return_inverse=True)
@@ -232,7 +219,7 @@ class EmbeddingUse:
         return of_rows.new_zeros(units).index_add_(0, rows // self.size, of_rows)
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
-        """See `ParameterUse`."""
+        """See `FormedUse`."""
         ids, b = self.ids[start:stop], self.b[start:stop]
         table = b.new_zeros((stop - start) * self.size, b.shape[2])
         rows = ids + self.size * torch.arange(stop - start, device=ids.device)[:, None]
@@ -240,7 +227,7 @@ class EmbeddingUse:
         return table.view(-1, self.size, b.shape[2])
 
     def add_to(self, total: Tensor, weights: Tensor, kept: Kept, beta: int = 1) -> None:
-        """See `ParameterUse`."""
+        """See `FormedUse`."""
         if not beta:
             total.zero_()
         b = self.b[kept] * weights[kept].to(total.dtype)[:, None, None]
@@ -264,7 +251,7 @@ class MatrixUse:
     workspace: Workspace
 
     def squared_norms(self) -> Tensor:
-        """See `ParameterUse`. By Gram matrices where that is quick and does not cancel."""
+        """See `FormedUse`. By Gram matrices where that is quick and does not cancel."""
         units, tokens, m = self.left.shape
         n = self.right.shape[2]
         formed: list[int] | range = range(units)
@@ -285,11 +272,11 @@ class MatrixUse:
         return squared
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
-        """See `ParameterUse`."""
+        """See `FormedUse`."""
         return torch.bmm(self.left[start:stop].transpose(1, 2), self.right[start:stop])
 
     def add_to(self, total: Tensor, weights: Tensor, kept: Kept, beta: int = 1) -> None:
-        """See `ParameterUse`. The factors share memory with other layers, so they stay."""
+        """See `FormedUse`. The factors share memory with other layers, so they stay."""
         left, right = self.left[kept], self.right[kept]
         per_token = weights[kept].to(total.dtype)[:, None, None]
         if left.shape[2] < right.shape[2]:
@@ -306,15 +293,6 @@ class MatrixUse:
 
 class UnsupportedModule(TypeError):
     """A trained parameter lives in a module whose per-unit gradient is not known."""
-
-
-def is_rms_norm(module: nn.Module) -> bool:
-    """Return whether it is an RMS norm (Llama family).
-
-    Each model of transformers has a class of its own. So the name decides, and that it has a weight
-    and nothing else.
-    """
-    return type(module).__name__.endswith("RMSNorm") and [*module._parameters] == ["weight"]
 
 
 def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
@@ -341,7 +319,9 @@ def known_parameters(module: nn.Module) -> tuple[str, ...]:
         return "weight", "bias"
     if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
         return "weight", "bias"
-    if is_rms_norm(module):
+    # An RMS norm (Llama family). Each model of transformers has a class of its own, so the name
+    # decides, and that it has a weight and nothing else.
+    if type(module).__name__.endswith("RMSNorm") and [*module._parameters] == ["weight"]:
         weight = module._parameters["weight"]
         assert weight is not None
         # The weight must be the factor itself. Gemma's normalisation has 1 + weight.
@@ -358,7 +338,7 @@ def parameter_use(
     scale: Scale,
     workspace: Workspace,
     key: object,
-) -> ParameterUse:
+) -> FormedUse | EmbeddingUse | MatrixUse:
     """Return what a module's parameter contributes to its gradient, by one pass over B units.
 
     `a` is the layer's input (B, S, d), or normalised (B, S, p), or (B, S) ids of a table; `b` is

@@ -19,8 +19,9 @@ from torch import Tensor
 from twinset.privacy.clipping.gradient_uses import (
     PLAIN,
     EmbeddingUse,
+    FormedUse,
     Kept,
-    ParameterUse,
+    MatrixUse,
     Scale,
     Workspace,
     accumulation_dtype,
@@ -156,7 +157,7 @@ class HeadUse:
                     self._at_ids.append(own.index_select(1, self.ids[unit]))  # (S, unit's tokens)
 
     def squared_norms(self) -> Tensor:
-        """See `ParameterUse`. By Gram matrices where that is quick and does not cancel."""
+        """See `FormedUse`. By Gram matrices where that is quick and does not cancel."""
         found = []
         for unit, gram in enumerate(self._grams):
             if gram is None:
@@ -185,7 +186,7 @@ class HeadUse:
         return torch.stack(dots)
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
-        """See `ParameterUse`."""
+        """See `FormedUse`."""
         dtype = accumulation_dtype(self.hidden)
         out = torch.zeros(stop - start, *self.weight.shape, dtype=dtype, device=self.hidden.device)
         for total, unit in zip(out, range(start, stop), strict=True):
@@ -194,7 +195,7 @@ class HeadUse:
         return out
 
     def add_to(self, total: Tensor, weights: Tensor, kept: Kept, beta: int = 1) -> None:
-        """See `ParameterUse`."""
+        """See `FormedUse`."""
         assert self.token_weights is not None
         lengths = torch.tensor(self.offsets, device=weights.device).diff()
         last = self.offsets[-1]
@@ -258,6 +259,9 @@ class HeadUse:
         tokens = slice(*self.offsets[unit : unit + 2])
         inputs = self.scale.per_column(self.hidden[tokens].to(self.token_weights.dtype))
         return inputs * self.token_weights[tokens, None]
+
+
+ParameterUse = FormedUse | EmbeddingUse | MatrixUse | HeadUse
 
 
 def squared_norms(uses: list[ParameterUse], numbers: int, units: int) -> Tensor:

@@ -194,11 +194,6 @@ class LengthBins:
         return int(rng.integers(self.edges[number], self.edges[number + 1]))
 
 
-COMMON = 0.01  # share of texts; a more common token counts for less, as its count is known anyway
-RARE = 0.003  # a rarer one counts for less, as no affordable noise would leave its count readable
-LEAST = 0.25  # of a rare one: private texts may have it more often than a model expects
-
-
 @dataclass(frozen=True)
 class TokenWeights:
     """Weights of tokens, and the length that the vector of a text's weights may have.
@@ -223,23 +218,6 @@ class TokenWeights:
         weights = np.ones(vocabulary)
         weights[end] = 0
         return cls(weights, np.inf)
-
-    @classmethod
-    def from_frequencies(cls, frequencies: np.ndarray, end: int) -> TokenWeights:
-        """Return weights for texts that have tokens about this often.
-
-        The noise on a count is proportional to the bound over the token's weight, and a token of
-        frequency f adds f · weight² to the squared bound. So common tokens, which are counted far
-        above the noise, and rare ones, whose counts it hides, make way for those between.
-
-        Args:
-            frequencies: (V,) share of texts that have a token, of rows of a public model.
-            end: token that every text may end with; it is not counted.
-        """
-        shares = np.maximum(frequencies, RARE * LEAST**2)
-        weights = np.minimum(1.0, np.minimum((shares / RARE) ** 0.5, (COMMON / shares) ** 0.25))
-        weights[end] = 0
-        return cls(weights, max(1.0, float(frequencies @ weights**2) ** 0.5))
 
     def of(self, ids: Sequence[int]) -> tuple[np.ndarray, float]:
         """Return the distinct tokens (k,) of a text that are counted, and what it counts for."""
