@@ -14,7 +14,7 @@ from twinset.config.plan import make_plan
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import NATS_TOKENS_AT_ONCE, nats_per_token
 from twinset.policies.adaptive import Adaptive, AdaptiveOptions
-from twinset.privacy.mechanism.units import nearest_shares
+from twinset.privacy.mechanism.units import STATED_WEIGHTS
 
 TEXTS = [[5, 9, 7, 3], [11, 2], list(range(1, 30)), [8] * 200]  # the last is longer than the model
 
@@ -56,7 +56,8 @@ def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
     nats = nats_per_token(base.model, [[*row, end][:256] for row in ids], end)
     weights = scale.weights(nats)
     assert sum(weights == 0) in range(4, 8) and sum(weights == 1) in range(4, 8)
-    assert scale.shares == pytest.approx(nearest_shares(weights))
+    nearest = [min(STATED_WEIGHTS, key=lambda stated: abs(stated - w)) for w in weights.tolist()]
+    assert scale.shares == pytest.approx([nearest.count(w) / 50 for w in STATED_WEIGHTS])
     assert scale.origin == "50 texts of public.csv"
     assert re.fullmatch("local folder, files [0-9a-f]{64}", scale.base_model)
     assert str(tiny_base) not in json.dumps(asdict(scale))

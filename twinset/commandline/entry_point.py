@@ -113,13 +113,12 @@ def with_flags(line: str) -> str:
     >>> with_flags("declare them with `labels={'city': ['York', 'New York']}`")
     "declare them with --labels 'city=York,New York'"
     """
-
-    def as_flag(found: re.Match[str]) -> str:
+    for found in _OPTION.finditer(line):
         name, value = found.groups()
         flag = _OTHERWISE.get(found[0].strip("`")) or f"--{name.replace('_', '-')}"
         if value is not None and value.startswith("{"):
             ((column, values),) = ast.literal_eval(value).items()
             value = shlex.quote(f"{column}={written_line(values)}")
-        return flag if value in (None, "True", "None") else f"{flag} {value}"
-
-    return _OPTION.sub(as_flag, line)
+        written = flag if value in (None, "True", "None") else f"{flag} {value}"
+        line = line.replace(found[0], written, 1)
+    return line

@@ -78,7 +78,8 @@ def verify(path: str | Path) -> VerificationReport:
             raise InputError(
                 f"{folder}: holds no {PRIVACY}; {writes}, else name a share/ or a published twin"
             )
-        _present(card)
+        for file in (card, privacy):
+            _present(file)
         statement = _read_statement(privacy)
         ledger, files = statement["ledger"], statement["files"]
         twin = files["twin"]

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,6 @@ from twinset.table.tokenization import (
     TokenisedRecords,
     prompt_tokens,
     text_budget,
-    times_english,
     tokenise,
 )
 from twinset.training.clipped_sum import MismatchLoss, Trainer, batch_shapes
@@ -89,6 +89,8 @@ from twinset.training.record_weights import text_nats
 
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
 HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and Polish take 2.5
+ENGLISH = "The film was very good, and I would recommend it to everyone who likes a slow story."
+LOOKED_AT, LETTERS = 200, 1000  # texts by which a language is judged, and of each
 MOST_NAMED = 5  # label values in one warning
 
 
@@ -176,7 +178,12 @@ def plan(run: Run) -> None:
             if line and not begun:  # a resumed run has chosen already
                 progress.say(line)
         about = list(size_notes(run.plan, config.training.batch_size))
-        more = times_english(records.texts, run.base.tokenizer)
+        # Tokens of a character of the first texts, over those of English.
+        each = []
+        for some in ([text[:LETTERS] for text in islice(records.texts, LOOKED_AT)], [ENGLISH]):
+            ids = run.base.tokenizer(some, add_special_tokens=False)["input_ids"]
+            each.append(sum(map(len, ids)) / max(1, sum(map(len, some))))
+        more = each[0] / each[1]
         if more > HARDLY_READ:  # computed from private texts, and told to their owner alone
             about.append(
                 f"the base model takes {more:.0f} times as many tokens for a character of these "

@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,6 @@ from twinset.table.templates import Template, wrong_combinations
 
 SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
 TEXTS_AT_ONCE = 1000  # tokenised together, and rows of a batch of Arrow's
-ENGLISH = "The film was very good, and I would recommend it to everyone who likes a slow story."
-LOOKED_AT, LETTERS = 200, 1000  # texts by which a language is judged, and of each
 TOKENS, FACTS = "tokens.arrow", "facts.json"
 _SHORTEST_STEP = 16  # tokens
 _SCHEMA = pa.schema([("ids", pa.list_(pa.int32())), ("label", pa.int32())])
@@ -167,15 +165,6 @@ def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens:
             "shorten `prompt` or take a base model with a longer context"
         )
     return min(budget, max_tokens)
-
-
-def times_english(texts: Sequence[str], tokenizer: Any) -> float:
-    """Return how many times the tokens of English a character of the first texts takes."""
-    each = []
-    for some in ([text[:LETTERS] for text in islice(texts, LOOKED_AT)], [ENGLISH]):
-        rows = tokenizer(some, add_special_tokens=False)["input_ids"]
-        each.append(sum(map(len, rows)) / max(1, sum(map(len, some))))
-    return each[0] / each[1]
 
 
 def tokenise(

@@ -21,7 +21,7 @@ from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import nats_per_token
 from twinset.models.layers import frozen_dtype
-from twinset.privacy.mechanism.units import WeightScale, nearest_shares
+from twinset.privacy.mechanism.units import STATED_WEIGHTS, WeightScale
 from twinset.progress import Progress
 from twinset.table.columns import text_cells
 from twinset.table.read import read_frame
@@ -75,4 +75,8 @@ def fit_scale_on_tables(
         raise InputError("the public texts are all alike to the base model; take more of them")
     named = origin or f"{len(ended)} texts of {', '.join(Path(table).name for table in tables)}"
     unweighed = WeightScale(base.origin, round(low, 4), round(high, 4), named, (1.0, 0, 0, 0, 0))
-    return replace(unweighed, shares=nearest_shares(unweighed.weights(nats)))
+    # the share of weights that lie nearest to each of those that are stated
+    stated = torch.tensor(STATED_WEIGHTS, dtype=torch.float64)
+    nearest = (unweighed.weights(nats).double()[:, None] - stated).abs().argmin(1)
+    counts = torch.bincount(nearest, minlength=len(stated))
+    return replace(unweighed, shares=tuple((counts.double() / len(nats)).tolist()))

@@ -120,21 +120,6 @@ class WeightScale:
         return cls(**{**data, "shares": tuple(data["shares"])})
 
 
-def nearest_shares(weights: Tensor) -> tuple[float, ...]:
-    """Return the share of weights that lie nearest to each of `STATED_WEIGHTS`.
-
-    >>> import torch
-    >>> nearest_shares(torch.tensor([0.0, 0.1, 0.5, 1.0]))
-    (0.25, 0.0, 0.25, 0.0, 0.5)
-    """
-    import torch
-
-    stated = torch.tensor(STATED_WEIGHTS, dtype=torch.float64)
-    nearest = (weights.double()[:, None] - stated).abs().argmin(1)
-    counts = torch.bincount(nearest, minlength=len(STATED_WEIGHTS))
-    return tuple((counts.double() / len(weights)).tolist())
-
-
 def is_number(value: Any) -> bool:
     """Return whether a value of a JSON file is a number that a float can hold.
 
