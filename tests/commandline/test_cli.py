@@ -127,7 +127,7 @@ def test_the_halves_make_the_whole(place, run, capsys):
     assert run("finetune", "--run", "run", "--steps", "0").code == 0
     assert not any(Path("run/share").iterdir())
     early = run_twinset(capsys, "verify", "run")
-    assert early.code == 2 and "`twinset sample run` writes one" in early.err
+    assert early.code == 2 and "`twinset sample` writes it" in early.err
     sample = ("sample", "run", "--quiet", "--rows")
     assert run_twinset(capsys, *sample, 4).code == 0 and verify("run").rows == 4
     before = snapshot(place)
