@@ -119,6 +119,6 @@ def with_flags(line: str) -> str:
         if value is not None and value.startswith("{"):
             ((column, values),) = ast.literal_eval(value).items()
             value = shlex.quote(f"{column}={written_line(values)}")
-        written = flag if value in (None, "True", "None") else f"{flag} {value}"
+        written = flag if value in (None, "True", "False", "None") else f"{flag} {value}"
         line = line.replace(found[0], written, 1)
     return line
