@@ -158,7 +158,7 @@ def make_support(say: Say) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 # As many record visits as fit into the time. Spent in few large steps, with a larger rate, they
-# drown in less noise: docs/tuning.md has the figures.
+# drown in less noise: tuning.md has the figures.
 _RECIPE = TrainingConfig(steps=4, batch_size=252, learning_rate=0.012, max_tokens=48)
 REVIEWS = Demo(
     name="reviews",

@@ -1,7 +1,8 @@
 """One answer to each question, with its reasons, by rules that the page states. Measures nothing.
 
-`judge` decides every verdict: of the report, of the commands, and at the end of a run. Utility and
-leakage are never averaged. A verdict counts how many comparisons went well.
+`judge` decides the three verdicts of a run, for the report, the commands and the end of a run.
+`judge_hand_over` decides whether the twin may be handed over. Utility and leakage are never
+averaged. A verdict counts how many comparisons went well.
 
 The words for places are those of the measuring modules. A measure that is not known here is shown
 too. Sentences that do not depend on the run are in meanings.toml.

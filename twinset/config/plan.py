@@ -1,7 +1,7 @@
 """A run's plan: everything decided before the first private step, from N records alone.
 
 Knows no record and no model. The defaults were chosen by experiment on public sets, whose figures
-are in docs/tuning.md.
+are in evaluation/bench/results/tuning.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from twinset.privacy.statement.wording import delta_caveats
 # directions together. With this share of C as noise in each one of them training finds nothing.
 LARGEST_NOISE_PER_RECORD = 0.25
 
-LEARNING_RATE = 3e-3  # for adapters; docs/tuning.md says what was tried
+LEARNING_RATE = 3e-3  # for adapters; tuning.md says what was tried
 FULL_LEARNING_RATE = 1e-4  # for all weights
 FEWEST_STEPS = 8  # before steps become smaller, too: few large ones beat many small ones
 LEAST_MOVE = 0.048  # rate × steps of the time's choice, so that few steps move adapters as far
@@ -41,10 +41,10 @@ MOST_ADVISED = 20.0  # ε; beyond, it protects too little to be worth a hint
 TEACHER_SHARE = 0.1  # of ε, where the options do not say
 RECORDS_FOR_NOISE = 30  # N / σ of a teacher: it told 0.72 of two sentiments there, 0.82 at 500
 MOST_READ = 4000  # units that a teacher is fitted to, in the mean: of more each is drawn by itself
-FEWEST_VISITS = 1024  # of records: the fewest that docs/tuning.md says anything of
-FEW = 70_000  # records times ε: of fewer steps were not found to teach more (docs/tuning.md)
+FEWEST_VISITS = 1024  # of records: the fewest that tuning.md says anything of
+FEW = 70_000  # records times ε: of fewer steps were not found to teach more (tuning.md)
 SLACK = 1 + 1e-9  # so that rounding brings no ε above the one asked for
-MISMATCH_WEIGHT = 8.0  # λ of the bounded form; docs/tuning.md says what was tried
+MISMATCH_WEIGHT = 8.0  # λ of the bounded form; tuning.md says what was tried
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def size_for(records: int, visits: int) -> tuple[int, int]:
 def sized(config: RunConfig, steps: int | None, batch_size: int | None) -> RunConfig:
     """Return the options with other steps and batch size; `None`: chosen from N.
 
-    Adapters that no rate is named for move at least as far as in docs/tuning.md's few large steps.
+    Adapters that no rate is named for move at least as far as in tuning.md's few large steps.
     """
     training = replace(config.training, steps=steps, batch_size=batch_size)
     if steps and training.learning_rate is None and training.method != "full":

@@ -38,7 +38,7 @@ QUESTION = "\n\nThe {} of this text is"
 TOKENS_AT_ONCE = 1024
 NATS_TOKENS_AT_ONCE = 2048  # likewise, for `nats_per_token`
 # Share of the layers up to the one that is read: the last ones serve the next token. See
-# docs/tuning.md.
+# tuning.md.
 DEPTH = 28 / 30
 
 
@@ -180,7 +180,7 @@ def is_read_alone(questions: Questions, shape: tuple[int, int]) -> bool:
 
 COMPONENTS = 128  # most principal components of the reference texts' hidden states
 FEWEST_COMPONENTS = 8
-# Records that one component needs for each unit of the noise multiplier (docs/tuning.md).
+# Records that one component needs for each unit of the noise multiplier (tuning.md).
 RECORDS_FOR_COMPONENT = 6
 CONSTANT = 0.3  # follows each vector of length one: the intercept of the regression
 TEACHER = "teacher.safetensors"

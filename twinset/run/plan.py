@@ -50,8 +50,8 @@ PROBE_SECONDS = 2.0  # of one timing: a record takes half as long in a physical 
 WRITING = 2.0  # times as long to write a row as to read it: tokens come one after the other
 DRAWN_AGAIN = 0.45  # rows that a teacher rejects, for each row of the twin
 
-HARDLY_WORTH = 1_000  # records times ε; measured were 200, 400 and 2,000: see docs/tuning.md
-MEASURED = "where it was measured (8,400 records at ε = 8, 3,200 at ε = 1)"  # see docs/tuning.md
+HARDLY_WORTH = 1_000  # records times ε; measured were 200, 400 and 2,000: see tuning.md
+MEASURED = "where it was measured (8,400 records at ε = 8, 3,200 at ε = 1)"  # see tuning.md
 
 Phases = tuple[tuple[str, float], ...]  # as progress calls them, in order, with their seconds
 

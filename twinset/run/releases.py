@@ -50,7 +50,7 @@ from twinset.table.tokenization import prompt_tokens, text_budget
 
 OWNERS_AT_ONCE = 10_000  # drawn together: each owner's records take memory
 FEWEST_RECORDS = 200  # that a prompt is chosen by
-FEWEST_PRODUCT = 1000.0  # of records and ε: below, noise would choose (docs/tuning.md)
+FEWEST_PRODUCT = 1000.0  # of records and ε: below, noise would choose (tuning.md)
 FAVOUR = 2 * math.log(1000)  # of the usual prompt: another one must be 1,000 times as likely
 
 WHO_DECLARED = {
@@ -194,8 +194,8 @@ def chooses_prompt(plan: Plan, config: RunConfig) -> bool:
 def find_candidates(run: Run) -> tuple[tuple[Template, ...], str]:
     """Return the templates that counts choose from, the usual one first, and what to say of it.
 
-    None: there is one. A text has as much room behind each of them as behind the usual one: its
-    length is counted before. All of this follows from public facts.
+    Without a choice there are none. A text has as much room behind each of them as behind the usual
+    one: its length is counted before. All of this follows from public facts.
     """
     schema, usual, base = run.records.schema, run.template, run.base
     if not chooses_prompt(run.plan, run.config):

@@ -161,9 +161,9 @@ class Run:
     candidates: tuple[Template, ...] = ()  # one of which counts choose
     phases: tuple[tuple[str, float], ...] = ()  # parts of the run and their seconds, if measured
     rows_seconds: float | None = None  # fixed before private text is read; None: no limit
+    checkpoints: Checkpoints | None = None  # set by `generate`
     # set by `count`
     resumed: ResumeState | None = None  # None: the run begins
-    checkpoints: Checkpoints | None = None
     units: Units = field(init=False)  # whose records are protected together
     randomness: Randomness = field(init=False)  # of batches and noise
     ledger: Ledger = field(init=False)

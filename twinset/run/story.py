@@ -12,9 +12,9 @@ the next ones need. The plan comes before the counts, because these need its noi
     share   twin, card and ledger
     judge   check them as their receiver would
 
-Only `count`, `train` and `teach` look at private records, and what they release goes through the
-ledger first. `twinset.run.generate` has the doors through which the command line, Python and
-`evaluation/` come in. What can be refused is refused before anything slow begins.
+`read` takes the records in. `count`, `train` and `teach` learn from them, and what these release
+goes through the ledger first. The command line, Python and `evaluation/` come in by the functions
+of `twinset.run.generate`. What can be refused is refused before anything slow begins.
 """
 
 from __future__ import annotations

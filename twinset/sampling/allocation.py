@@ -39,7 +39,7 @@ class RowsRequest:
 def usual_rows(records: int) -> int:
     """Return how many rows a twin of so many records, a public number, has if nobody says.
 
-    They cost time alone, and a classifier learns more from more of them (docs/tuning.md).
+    They cost time alone, and a classifier learns more from more of them (tuning.md).
 
     >>> usual_rows(50), usual_rows(5000)
     (3000, 10000)

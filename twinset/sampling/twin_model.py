@@ -46,7 +46,7 @@ from twinset.table.templates import Template
 from twinset.table.tokenization import prompt_tokens, text_budget
 
 DESCRIPTION = PRIVATE
-WEIGHT = 0.3  # of tokens beside the teacher, because they repeat one another: see docs/tuning.md
+WEIGHT = 0.3  # of tokens beside the teacher, because they repeat one another: see tuning.md
 RAREST_VALUE = 0.01  # share of texts: of rarer values the teacher knows too little to be sure
 NOTHING_LEARNT = (
     "no step was trained, and these rows follow no released words and lengths (`tilt=0`, or none "
