@@ -269,6 +269,11 @@ REFUSED = {
     "a row too wide": Messy(cells() + f"{SECRET},a,b\n", "row 42 has 3 cells & quotes"),
     "a row too short, after a blank line": Messy(cells() + f"\n{SECRET}\n", "row 43 has 1 cells"),
     "a quote that is never closed": Messy(cells() + f'"{SECRET},a\n', "row 42 & cell"),
+    "a quotation that runs over rows": Messy(
+        cells() + f'"{SECRET},a\nfine,b\n"more,a\n', "row 42 has a quote"
+    ),
+    "text behind a quotation": Messy(cells() + f'"{SECRET}" he said,a\n', "row 42 has a quote"),
+    "quotes behind backslashes": Messy(cells() + f'"a \\"{SECRET}\\"",a\n', "row 42 has a quote"),
     "damaged UTF-8": Messy(cells(FRENCH).encode() + b"\xff,bad\n", "row 42 is not UTF-8 text"),
     "an encoding that is not its own": Messy(
         cells(FRENCH).encode("cp1252"), "row 2 is not ascii text", options={"encoding": "ascii"}

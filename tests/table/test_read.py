@@ -28,6 +28,35 @@ def table() -> pd.DataFrame:
     )
 
 
+HOSTILE = [
+    '"',
+    'half "',
+    '" half',
+    "a,b\tc",
+    'x","y',
+    "line\nbreak",
+    "back\\",
+    '\\"',
+    "'",
+    " ",
+    "\ttab",
+]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl", ".parquet", ".csv.gz"])
+def test_removing_one_record_changes_no_other(tmp_path, ending) -> None:
+    """A record's cells decide nothing about how the others are taken apart."""
+    whole = pd.DataFrame({"text": HOSTILE * 2, "label": ["a", "b"] * len(HOSTILE)})
+    write_frame(whole, tmp_path / f"whole{ending}", guard_formulas=False)
+    read = read_frame(tmp_path / f"whole{ending}")
+    assert read["text"].tolist() == whole["text"].tolist()
+    for row in range(len(HOSTILE)):
+        less = whole.drop(row).reset_index(drop=True)
+        write_frame(less, tmp_path / f"less{ending}", guard_formulas=False)
+        found = read_frame(tmp_path / f"less{ending}")
+        pd.testing.assert_frame_equal(found, read.drop(row).reset_index(drop=True))
+
+
 LONG = pd.DataFrame({"review": [f"Film {i} was\ngööd, 日本." for i in range(60)], "stars": 5})
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import codecs
 import csv
 import gzip
-import inspect
 import io
 import json
 import re
@@ -240,18 +239,25 @@ def _read_text(
 def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
     """Yield pieces of CSV. Only an empty cell is missing, and all rows are equally wide.
 
-    Cells are texts: else one of them would decide what all others of its column are.
+    Cells are texts: else one of them would decide what all others of its column are. Quotes are
+    read strictly: else a stray one would decide where the rows after it begin.
     """
     lines = _read_text(path, layout, rows, "")
-    reader = csv.reader(islice(lines, layout.skipped, None), delimiter=str(layout.delimiter))
+    rest, delimiter = islice(lines, layout.skipped, None), str(layout.delimiter)
+    reader = csv.reader(rest, delimiter=delimiter, strict=True)
     names: list[str] = []
     some: list[list[str]] = []  # rows of the next piece
     while True:
         limit = csv.field_size_limit(MOST_CELL)  # of the process: put back before others may read
         try:
             cells = next(reader, None)
-        except csv.Error:
-            raise InputError(f"{path}: {_TOO_LONG}") from None
+        except csv.Error as error:
+            if "field larger" in str(error):
+                raise InputError(f"{path}: {_TOO_LONG}") from None
+            raise InputError(
+                f"{path}: {rows.next} has a quote without its counterpart; put the cell in double "
+                "quotes, and write each quote inside it twice"
+            ) from None
         finally:
             csv.field_size_limit(limit)
         if some and (cells is None or len(some) == columns.ROWS_AT_ONCE):
@@ -262,11 +268,6 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
             break
         row, is_blank = rows.next, len(cells) < 2 and not "".join(cells).strip()
         rows.blank.append(b"01"[is_blank])
-        # the reader wanted another line for this row
-        if inspect.getgeneratorstate(lines) == inspect.GEN_CLOSED:
-            raise InputError(
-                f"{path}: {row} cannot be parsed; look for a quoted cell that is never closed"
-            )
         if is_blank:
             continue
         if not names:
