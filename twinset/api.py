@@ -548,18 +548,12 @@ def generate(
 
 
 def _make_config(base_model: str | Path, private: bool, options: dict[str, Any]) -> RunConfig:
-    """Return a run's options. No privacy has to be asked for in words.
-
-    Raises:
-        InputError: an ε is missing, or given although nothing is to be private.
-    """
-    if private and options.get("epsilon", 0) is None:
-        raise InputError("`epsilon` must be a number; a run without privacy is `private=False`")
-    if not private:
-        if options.get("epsilon") is not None:
-            raise InputError("`epsilon` and `private=False` contradict each other; give one")
-        options = options | {"epsilon": None}
-    return run_config({"base_model": str(base_model)} | options)
+    """Return a run's options. A run without privacy is asked for in words, and by nothing else."""
+    if private is (options.get("epsilon", 0.0 if private else None) is None):
+        raise InputError("`epsilon` must be a number, and is left out with `private=False`")
+    return run_config(
+        {"base_model": str(base_model)} | options | ({} if private else {"epsilon": None})
+    )
 
 
 def _make_source(

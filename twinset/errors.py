@@ -28,12 +28,12 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which no character steers a terminal.
+    r"""Return a text in which no character steers a terminal, but for line breaks.
 
     >>> printable("a column \x1b[2J“naïve”")
     'a column �[2J“naïve”'
     """
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 class InputError(ValueError):

@@ -160,7 +160,7 @@ SNIPPETS = [(page, text) for page in PAGES for text, _ in blocks(page, "python")
 def test_python_runs(page, text, place, tiny_base, monkeypatch, capsys):
     class Small(twinset.Twinset):
         def __init__(self, base_model=str(tiny_base), **options):
-            super().__init__(base_model, **{**LITTLE, **options})
+            super().__init__(base_model=base_model, **{**LITTLE, **options})
 
     monkeypatch.setattr(twinset, "Twinset", Small, raising=False)
     text = re.sub(r"\bsample\(\d+\)", "sample(8)", text)

@@ -208,7 +208,7 @@ def show(data: Any, lines: Iterable[str], as_json: bool) -> None:
         text = json.dumps(data, ensure_ascii=False, default=str)
         typer.echo("".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text))
     else:
-        typer.echo("\n".join(printable(part) for line in lines for part in line.split("\n")))
+        typer.echo(printable("\n".join(lines)))
 
 
 def show_result(result: Result, as_json: bool) -> None:
