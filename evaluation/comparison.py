@@ -24,7 +24,7 @@ from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import write_json, write_text
 from twinset.files.limits import read_text
 from twinset.models.base_model import BaseModel, context_length, load_base, special_token_strings
-from twinset.models.layers import frozen_dtype
+from twinset.models.layers import choose_execution
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.progress import Progress, Silent
 from twinset.release.card import code, plain
@@ -262,7 +262,7 @@ class PolicyTrials:
             counts = proportional(shares, self._rows)
             frame = write_untrained_twin(seeded, schema, data.template, counts, self._progress)
             base_model, device = seeded.training.base_model, seeded.speed.device
-            dtype, say = frozen_dtype(seeded), self._progress.say
+            dtype, say = choose_execution(seeded)[0], self._progress.say
             writer = load_base(base_model, dtype=dtype, device=device, say=say)
         else:
             planted = plant(self._train, data.text, data.attributes, canaries)

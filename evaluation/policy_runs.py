@@ -17,7 +17,7 @@ from twinset.config import ROWS, PrivacyConfig, RunConfig
 from twinset.config.plan import settled
 from twinset.errors import InputError
 from twinset.models.base_model import context_length, load_base
-from twinset.models.layers import frozen_dtype, fuse
+from twinset.models.layers import choose_execution, fuse
 from twinset.policies import policy_names
 from twinset.progress import Progress
 from twinset.run.generate import finetune, prepare
@@ -175,7 +175,7 @@ def write_untrained_twin(
     Config, template and rows of every label combination are the twin's. The schema is the private
     table's, which is public.
     """
-    training, dtype = config.training, frozen_dtype(config)
+    training, dtype = config.training, choose_execution(config)[0]
     device = config.speed.device
     base = load_base(training.base_model, dtype=dtype, device=device, say=progress.say)
     prompts = prompt_tokens(template, schema.combinations, base.tokenizer)

@@ -27,7 +27,7 @@ from twinset.config.plan import default_delta, make_plan
 from twinset.errors import InputError
 from twinset.files.environment import machine, versions
 from twinset.models.base_model import BaseModel, context_length, load_base
-from twinset.models.layers import frozen_dtype
+from twinset.models.layers import choose_execution
 from twinset.privacy.statement.theorems import UNIT
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
@@ -244,7 +244,9 @@ class PlantedTable:
         self._request, self._data, self._progress = request, data, progress
         self._seed, self._longest = config.training.seed, config.training.max_tokens
         name, device = config.training.base_model, config.speed.device
-        self._base = load_base(name, dtype=frozen_dtype(config), device=device, say=progress.say)
+        self._base = load_base(
+            name, dtype=choose_execution(config)[0], device=device, say=progress.say
+        )
         schema, tokenizer = data.train.schema, self._base.tokenizer
         labels = schema.combinations
         self._prompts = prompt_tokens(data.template, labels, tokenizer)

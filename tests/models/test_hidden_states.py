@@ -1,5 +1,7 @@
 """Hidden states as features: each record as if alone, and the teacher that is fitted to them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,6 @@ from twinset.models.hidden_states import (
     Questions,
     Teacher,
     Whitening,
-    components_for,
     is_read_alone,
     states_of_records,
 )
@@ -131,11 +132,12 @@ def test_company_changes_no_bit_of_a_text(questions, monkeypatch):
 
 def test_whitened_vectors_have_length_one_a_constant_and_fewer_components_under_noise():
     states = np.random.default_rng(0).normal(size=(50, 40))
-    found = [Whitening.fit(states, components_for(300, noise))(states[0]) for noise in (0, 2, 9)]
+    found = [Whitening.fit(states, 300, noise)(states[0]) for noise in (0, 2, 9)]
     assert [len(vector) for vector in found] == [40 + 1, 25 + 1, 8 + 1]
     for vector in found:
         assert np.linalg.norm(vector[:-1]) == pytest.approx(1) and vector[-1] == CONSTANT
-    assert np.isfinite(Whitening.fit(np.ones((4, 3)))(np.ones(3))).all()  # texts that are all alike
+    alike = Whitening.fit(np.ones((4, 3)), 300, 0)  # texts that are all alike
+    assert np.isfinite(alike(np.ones(3))).all()
 
 
 def teacher_of(seed, hidden=3):
@@ -147,12 +149,13 @@ def teacher_of(seed, hidden=3):
 def test_what_is_saved_is_read_again(tmp_path):
     teacher, states = teacher_of(0), np.ones((2, 3))
     teacher.save(tmp_path)
-    read = Teacher.load(tmp_path, (2, 4), 3, 6)
+    read = Teacher.load(tmp_path, (2, 4), SimpleNamespace(hidden_size=3, num_hidden_layers=6))
     assert read.layer == 5
     pairs = zip(teacher.log_probabilities(states), read.log_probabilities(states), strict=True)
     for one, other in pairs:
         assert (one == other).all()
         assert np.exp(one).sum() == pytest.approx(1)
     for classes, hidden, layers in (((2, 5), 3, 6), ((2, 4), 4, 6), ((2, 4), 3, 4)):
+        config = SimpleNamespace(hidden_size=hidden, num_hidden_layers=layers)
         with pytest.raises(ValueError):  # noqa: PT011
-            Teacher.load(tmp_path, classes, hidden, layers)
+            Teacher.load(tmp_path, classes, config)

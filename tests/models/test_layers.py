@@ -12,7 +12,7 @@ from tests.helpers import oracle
 from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
 from tests.helpers.commands import arguments, run_twinset
 from twinset.config import TrainingConfig
-from twinset.models.adapters import merge_adapters, prepare_trainable
+from twinset.models.adapters import prepare_trainable
 from twinset.models.assets import no_fetched_code
 from twinset.models.base_model import load_base
 from twinset.models.device import has_bfloat16
@@ -80,7 +80,7 @@ def test_the_saved_model_is_the_one_that_was_trained(family, dtype):
     model = quantise_frozen(with_adapters(build(family, dtype))).float()
     ids = torch.tensor([[1, 2, 3, 4]])
     before = model(ids).logits
-    after = merge_adapters(model)
+    after = dequantise(model).float().merge_and_unload()
     assert not layers(after) and not any("lora" in name for name, _ in after.named_parameters())
     torch.testing.assert_close(after(ids).logits, before, rtol=1e-4, atol=1e-4)
 

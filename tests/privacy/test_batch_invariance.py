@@ -21,7 +21,6 @@ from twinset.training.clipped_sum import (
     Batch,
     ClippedSum,
     MismatchLoss,
-    batch_shapes,
     units_at_once,
 )
 
@@ -122,11 +121,10 @@ def test_a_units_norm_is_the_same_to_the_bit_whoever_is_in_the_batch(model, how,
 
 def test_every_shape_of_a_run_is_known_beforehand():
     records = records_of(LENGTHS)
-    sequences, lengths = 2, records.padded_lengths(100)
-    known = batch_shapes(SpeedConfig(), 512, sequences, lengths)
-    seen = {records.padded_length(i) for i in range(15)}
-    assert seen <= {shape.tokens for shape in known}
-    assert known[0] == BatchShape(32, 2, 16) and known[-1] == BatchShape(9, 2, 112)
+    lengths = records.padded_lengths(100)
+    assert {records.padded_length(i) for i in range(15)} <= set(lengths)
+    units = [units_at_once(SpeedConfig(), 512, 2 * length) for length in lengths]
+    assert (lengths[0], units[0], lengths[-1], units[-1]) == (16, 32, 112, 9)
 
 
 @pytest.mark.parametrize(("method", "invariant"), [("full", True), ("lora", False)])

@@ -172,8 +172,8 @@ def test_rows_from_recordings_are_those_of_the_steps_and_a_faulty_one_is_not_use
         return SimpleNamespace(replay=again, pool=lambda: 1)
 
     class Kept(decoding.TokenStep):
-        def __init__(self, *given):
-            super().__init__(*given)
+        def __init__(self, model, cache, packed, records):
+            super().__init__(model, cache, packed, records=True)
             made.append(self)
 
     def rows():
@@ -181,7 +181,6 @@ def test_rows_from_recordings_are_those_of_the_steps_and_a_faulty_one_is_not_use
         return continue_prompts(model, prompts, -1, 30, SamplingConfig(batch_size=4))
 
     plain = rows()
-    monkeypatch.setattr(decoding, "has_graphs", lambda device: True)
     monkeypatch.setattr(decoding, "TokenStep", Kept)
     monkeypatch.setattr(decoding, "record_graph", record)
     assert rows() == plain

@@ -1,8 +1,10 @@
 """Several processes form the sum that one forms, and one of them alone adds noise."""
 
 import math
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -25,8 +27,9 @@ from twinset.table.records import Records
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import Template
 from twinset.table.tokenization import TokenisedRecords, tokenise
+from twinset.training import distributed
 from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer
-from twinset.training.distributed import END, deal_units, process_group, sum_together, trainer_of
+from twinset.training.distributed import END, process_group, run_worker, sum_together
 from twinset.training.loop import StepContext, opening_message, run_training
 
 SIGMA, NORM = 0.9, 0.2
@@ -161,7 +164,19 @@ def test_others_start_from_the_weights_of_rank_0(config, tokens, monkeypatch, me
     low = replace(config, training=training, speed=SpeedConfig(precision="bfloat16"))
     rank_zero = Trainer(load_base(training.base_model), low, [BatchShape(2, 1, 16)], Silent())
     message_sent = opening_message(rank_zero, context(low, tokens))
-    follower = trainer_of(message_sent)
+
+    def follower_of(message) -> Trainer:
+        """Return what another rank makes of a message."""
+        made, messages = [], iter([message, END, END])
+        group = SimpleNamespace(rank=1, broadcast_message=lambda: next(messages))
+        monkeypatch.setattr(distributed, "join_group", lambda *given: nullcontext(group))
+        monkeypatch.setattr(
+            distributed, "Trainer", lambda *given: made.append(Trainer(*given)) or made[0]
+        )
+        run_worker()
+        return made[0]
+
+    follower = follower_of(message_sent)
     assert rank_zero.execution == follower.execution
 
     def weights_of(trainer: Trainer) -> list[torch.Tensor]:
@@ -172,7 +187,7 @@ def test_others_start_from_the_weights_of_rank_0(config, tokens, monkeypatch, me
     assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
     # negative control: weights that were never rounded
     message_sent["config"]["speed"]["precision"] = "float32"
-    other = weights_of(trainer_of(message_sent | {"has_fallen_back": False}))
+    other = weights_of(follower_of(message_sent | {"has_fallen_back": False}))
     equal = all(torch.equal(a.float(), b) for (a, _), b in zip(pairs, other, strict=True))
     assert equal == (method == "full")
 
@@ -184,13 +199,18 @@ def tokens_of(texts, labels, base, folder=None) -> TokenisedRecords:
 
 def test_a_removed_row_moves_no_other_to_another_process(tiny_base, monkeypatch):
     base = load_base(str(tiny_base))
+    monkeypatch.setattr(distributed, "_sum_part", lambda *given: None)
 
     def ranks(gone=None) -> dict[str, int]:
         """Which of three processes forms the gradient of each text, all being in one batch."""
         kept = [i for i in range(24) if i != gone]
         tokens = tokens_of([TEXTS[i] for i in kept], [ITS_LABELS[i] for i in kept], base)
-        dealt = deal_units(tokens, [[i] for i in range(len(kept))], 3)
-        return {TEXTS[kept[p]]: rank for rank, places in enumerate(dealt) for p in places}
+        asked: list[dict] = []
+        group = SimpleNamespace(size=3, broadcast_message=asked.append)
+        units = [[i] for i in range(len(kept))]
+        sum_together(SimpleNamespace(records=tokens), group, Batch(1, units))
+        dealt = enumerate(asked[0]["units"])
+        return {TEXTS[kept[i]]: rank for rank, part in dealt for (i,) in part}
 
     def moved() -> int:
         whole = ranks()

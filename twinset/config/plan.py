@@ -149,22 +149,16 @@ def default_delta(records: int) -> float:
     return min(1e-5, 0.01 * records**-1.1)
 
 
-def default_batch_size(records: int) -> int:
-    """Expected records a step: noise falls with it, and time grows.
+def default_size(records: int, batch_size: int | None = None) -> tuple[int, int]:
+    """Return steps and batch size. With the latter noise falls, and time grows.
 
-    >>> [default_batch_size(n) for n in (300, 10_000, 1_000_000)]
-    [43, 250, 1024]
+    About one pass over the table, but neither too few steps for Adam nor hours of them.
+
+    >>> [default_size(n) for n in (300, 10_000, 100_000, 1_000_000)]
+    [(40, 43), (40, 250), (126, 791), (300, 1024)]
     """
-    return max(32, min(1024, round(2.5 * math.sqrt(records))))
-
-
-def default_steps(records: int, batch_size: int) -> int:
-    """About one pass over the table, but neither too few steps for Adam nor hours of them.
-
-    >>> [default_steps(n, default_batch_size(n)) for n in (300, 10_000, 100_000, 1_000_000)]
-    [40, 40, 126, 300]
-    """
-    return max(40, min(300, round(records / batch_size)))
+    batch_size = batch_size or max(32, min(1024, round(2.5 * math.sqrt(records))))
+    return max(40, min(300, round(records / batch_size))), batch_size
 
 
 def size_for(records: int, visits: int) -> tuple[int, int]:
@@ -176,8 +170,8 @@ def size_for(records: int, visits: int) -> tuple[int, int]:
     >>> [size_for(10_000, visits) for visits in (40_000, 10_000, 5_000, 1_024)]
     [(40, 1000), (40, 250), (20, 250), (8, 128)]
     """
-    usual = default_batch_size(records)
-    steps = min(default_steps(records, usual), max(FEWEST_STEPS, visits // usual))
+    most, usual = default_size(records)
+    steps = min(most, max(FEWEST_STEPS, visits // usual))
     return steps, max(1, min(records, visits // steps))
 
 
@@ -204,8 +198,8 @@ def make_plan(records: int, config: RunConfig) -> Plan:
     """
     privacy, training, policy = config.privacy, config.training, config.policy
     target, delta = privacy.target_epsilon, privacy.target_delta or default_delta(records)
-    batch = min(training.batch_size or default_batch_size(records), records)
-    steps = default_steps(records, batch) if training.steps is None else training.steps
+    steps, batch = default_size(records, training.batch_size)
+    steps, batch = steps if training.steps is None else training.steps, min(batch, records)
     rate, weight = training.learning_rate, training.mismatch_weight
     usual_rate = LEARNING_RATE if training.method != "full" else FULL_LEARNING_RATE
     plan = Plan(

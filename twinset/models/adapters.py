@@ -20,7 +20,7 @@ from twinset.bounds import bounded
 from twinset.config import TrainingConfig
 from twinset.errors import InputError, first_line
 from twinset.models.assets import no_fetched_code, quiet
-from twinset.models.layers import dequantise, quantise_frozen
+from twinset.models.layers import quantise_frozen
 
 # Queries and values, as in the LoRA paper (Hu et al. 2021, section 4.2). GPT-2 fuses them with the
 # keys. They are a fifth of the numbers of "all-linear", so the squared noise is a fifth as well.
@@ -83,17 +83,6 @@ def multiply_adapted(layer: Any, x: Tensor) -> Tensor:
 def multiply_factor(adapter: Any, x: Tensor) -> Tensor:
     """Return x Wᵀ in the format of x. W itself stays float32, as the noise is added there."""
     return linear(x, adapter.weight.to(x.dtype))
-
-
-def merge_adapters(model: Any) -> Any:
-    """Return the plain model with the adapters added into its weights, in float32.
-
-    Its weights ask for gradients, as those of a loaded model do. Otherwise PyTorch would copy a
-    frozen weight for each row of one token (`at::matmul` folds such rows only with gradients).
-    """
-    if hasattr(model, "merge_and_unload"):
-        model = dequantise(model).float().merge_and_unload()
-    return model.requires_grad_(True)
 
 
 # --- an adapter as a file -----------------------------------------------------------------------

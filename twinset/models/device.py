@@ -103,13 +103,6 @@ def has_bfloat16(device: torch.device) -> bool:
     return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def has_graphs(device: torch.device) -> bool:
-    """Return whether the work of a device can be recorded and replayed with one call."""
-    import torch
-
-    return device.type == CUDA and torch.cuda.is_available()
-
-
 def record_graph(work: Callable[[], object], device: torch.device, pool: Any = None) -> Any:
     """Record the kernels that some work starts on a GPU. `replay()` of the result repeats them.
 

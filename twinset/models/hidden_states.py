@@ -189,18 +189,6 @@ PHASE = "texts read by the teacher"  # as progress calls it
 _SLACK = 1e-9  # keeps divisions finite where reference texts are all alike
 
 
-def components_for(records: int, noise_multiplier: float) -> int:
-    """Return how many components a teacher has. Each one more takes the same noise.
-
-    >>> [components_for(2500, noise) for noise in (0, 2.9, 20, 80)]
-    [128, 128, 20, 8]
-    """
-    if not noise_multiplier:
-        return COMPONENTS
-    affordable = records / (RECORDS_FOR_COMPONENT * noise_multiplier)
-    return int(min(COMPONENTS, max(FEWEST_COMPONENTS, affordable)))
-
-
 @dataclass(frozen=True)
 class Whitening:
     """Hidden states → vectors of length one, by statistics of texts that are not private."""
@@ -211,11 +199,18 @@ class Whitening:
     projection: np.ndarray
 
     @classmethod
-    def fit(cls, reference: np.ndarray, components: int = COMPONENTS) -> Whitening:
-        """Take the statistics of reference states (R, d), and at most so many components c."""
+    def fit(cls, reference: np.ndarray, records: int, noise_multiplier: float) -> Whitening:
+        """Take the statistics of reference states (R, d), for a teacher of so many records.
+
+        Each component more takes the same noise, so few records can afford few.
+        """
+        components = float(COMPONENTS)
+        if noise_multiplier:
+            affordable = records / (RECORDS_FOR_COMPONENT * noise_multiplier)
+            components = min(components, max(FEWEST_COMPONENTS, affordable))
         mean, scale = reference.mean(0), reference.std(0) + _SLACK
         _, singular, axes = np.linalg.svd((reference - mean) / scale, full_matrices=False)
-        kept = min(components, max(1, len(reference) - 1), int((singular > _SLACK).sum()) or 1)
+        kept = min(int(components), max(1, len(reference) - 1), int((singular > _SLACK).sum()) or 1)
         deviation = np.maximum(singular[:kept], _SLACK) / max(1, len(reference) - 1) ** 0.5
         return cls(mean, axes[:kept].T / scale[:, None] / deviation**0.5)
 
@@ -254,12 +249,13 @@ class Teacher:
         save_file(arrays, folder / TEACHER)
 
     @classmethod
-    def load(cls, folder: Path, classes: Sequence[int], hidden: int, layers: int) -> Teacher | None:
+    def load(cls, folder: Path, classes: Sequence[int], config: Any) -> Teacher | None:
         """Read what `save` wrote, or return None if the folder has no teacher.
 
-        `classes` has the number of values of each attribute. `hidden` is the model's width d, and
-        `layers` the number of its layers. A teacher of others is a ValueError or KeyError.
+        `classes` has the number of values of each attribute, and `config` is the model's. A teacher
+        of others is a ValueError or KeyError.
         """
+        hidden, layers = config.hidden_size, config.num_hidden_layers
         if not (folder / TEACHER).is_file():
             return None
         arrays: dict[str, Any] = load_file(folder / TEACHER)

@@ -26,7 +26,7 @@ from torch.autograd.function import Function, once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.pytorch_utils import Conv1D
 
-from twinset.config import RunConfig, SpeedConfig
+from twinset.config import RunConfig
 from twinset.models.assets import no_fetched_code
 from twinset.models.device import device_of, has_bfloat16, is_cpu, is_out_of_memory
 from twinset.privacy.clipping import ClippingEngine, Execution, Sequences
@@ -39,30 +39,22 @@ PACKED_ROWS = 128
 # --- number formats -----------------------------------------------------------------------------
 
 
-def computes_in_bfloat16(speed: SpeedConfig) -> bool:
-    """Return whether the products of a run are in bfloat16: as asked, or where it is fast."""
-    automatic = speed.precision == "auto" and has_bfloat16(device_of(speed.device))
-    return automatic or speed.precision == "bfloat16"
+def choose_execution(config: RunConfig) -> tuple[torch.dtype, Execution]:
+    """Return the format of a frozen model, and how steps are computed.
 
-
-def frozen_dtype(config: RunConfig) -> torch.dtype:
-    """Return bfloat16 for a frozen model under adapters if the run computes in it."""
-    is_frozen = config.training.method != "full"
-    return torch.bfloat16 if is_frozen and computes_in_bfloat16(config.speed) else torch.float32
-
-
-def choose_execution(config: RunConfig) -> Execution:
-    """Return how steps are computed.
-
+    Products are in bfloat16 as asked, or where it is fast, and so is a frozen model under adapters.
     If all weights are trained they stay float32 and are cast for each product (autocast).
     """
-    speed = config.speed
-    is_cast = config.training.method == "full" and computes_in_bfloat16(speed)
-    return Execution(
-        kept_bytes=0 if speed.low_memory else KEPT_BYTES,
-        gradient_checkpointing=speed.gradient_checkpointing,
-        autocast=torch.bfloat16 if is_cast else None,
-    )
+    speed, frozen = config.speed, torch.float32
+    cast: torch.dtype | None = None
+    automatic = speed.precision == "auto" and has_bfloat16(device_of(speed.device))
+    if automatic or speed.precision == "bfloat16":
+        if config.training.method == "full":
+            cast = torch.bfloat16
+        else:
+            frozen = torch.bfloat16
+    kept = 0 if speed.low_memory else KEPT_BYTES
+    return frozen, Execution(kept, speed.gradient_checkpointing, cast)
 
 
 def copy_in(model: Any, dtype: torch.dtype) -> Any:

@@ -32,7 +32,7 @@ from twinset.models.device import (
     wait_for,
 )
 from twinset.models.hidden_states import PHASE as TEACHER_PHASE
-from twinset.models.layers import choose_execution, copy_in, frozen_dtype, fuse
+from twinset.models.layers import choose_execution, copy_in, fuse
 from twinset.privacy.accounting import accountant
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.mechanism.noise import add_gaussian_to_each_
@@ -184,8 +184,9 @@ def measure_step(
     mask[:, max(1, tokens // 4) : tokens] = True  # the text, behind a prompt
     processes = config.speed.processes
     threads = max(1, (os.cpu_count() or 1) // processes)
-    model = prepare_trainable(fuse(copy_in(base.model, frozen_dtype(config))), config.training)
-    engine = ClippingEngine(model, config.privacy.max_grad_norm, choose_execution(config))
+    dtype, execution = choose_execution(config)
+    model = prepare_trainable(fuse(copy_in(base.model, dtype)), config.training)
+    engine = ClippingEngine(model, config.privacy.max_grad_norm, execution)
 
     def add(records: int) -> float:
         began, rows = time.monotonic(), records * sequences

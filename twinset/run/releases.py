@@ -19,7 +19,6 @@ from twinset.models.hidden_states import (
     PHASE,
     Teacher,
     Whitening,
-    components_for,
     states_of_records,
 )
 from twinset.privacy.accounting.events import TEACHER, GaussianRelease, NonPrivateAccess
@@ -255,8 +254,8 @@ def fit_teacher(run: Run, model: TwinModel) -> Teacher:
     # The scale of each attribute's hidden states is that of rows which the model wrote.
     rows = [ids for some in reference_rows(model, run.progress).values() for ids in some]
     states = np.stack(questions.states_of_texts([[i for i in ids if i != end] for ids in rows]))
-    components = components_for(expected, noise)  # states: (rows, attributes, hidden)
-    whitenings = [Whitening.fit(states[:, i], components) for i in range(states.shape[1])]
+    each_state = np.moveaxis(states, 1, 0)  # (attributes, rows, hidden)
+    whitenings = [Whitening.fit(states, expected, noise) for states in each_state]
     # About `expected` units are read.
     rate = expected / len(run.units)
     (chosen,) = poisson_batches(len(run.units), rate, 1, run.randomness)

@@ -40,7 +40,6 @@ from twinset.config import PrivacyConfig
 from twinset.config.plan import Plan, make_plan, settled, sized
 from twinset.errors import InputError
 from twinset.files.atomic import append_json, write_json
-from twinset.models.adapters import merge_adapters
 from twinset.models.base_model import (
     LOCAL,
     check_base,
@@ -49,6 +48,8 @@ from twinset.models.base_model import (
     special_token_strings,
 )
 from twinset.models.device import check_device, give_memory_back
+from twinset.models.hidden_states import Teacher
+from twinset.models.layers import BatchShape, dequantise
 from twinset.policies import MechanismParams
 from twinset.policies.detection import detector_named, mask_texts
 from twinset.privacy.accounting.accountant import epsilon
@@ -83,7 +84,7 @@ from twinset.table.tokenization import (
     text_budget,
     tokenise,
 )
-from twinset.training.clipped_sum import MismatchLoss, Trainer, batch_shapes
+from twinset.training.clipped_sum import MismatchLoss, Trainer, units_at_once
 from twinset.training.loop import StepContext, run_training
 from twinset.training.record_weights import text_nats
 
@@ -234,17 +235,18 @@ def train(run: Run) -> None:
     """Train in private steps, phase by phase. Only the last phase's steps spend ε."""
     with timed(run, "train"):
         config, progress, full = run.config, run.progress, run.plan
-        # The model is checked in the shapes of its physical batches. They follow from public facts.
+        # The model is checked in every shape that a physical batch can have: by public facts, K
+        # sequences a record and as many records as a unit may have.
         shapes = []
         if full.target_epsilon is not None and full.steps:
             wrong = MismatchLoss.from_plan(full, config.training).count
-            shapes = batch_shapes(
-                config.speed,
-                full.batch_size,
-                1 + min(wrong, len(run.tokens.prompts) - 1),
-                run.tokens.padded_lengths(releases.longest_text(run)),
-                1 if run.owned is None else config.privacy.max_records_per_owner,
-            )
+            sequences = 1 + min(wrong, len(run.tokens.prompts) - 1)
+            most = 1 if run.owned is None else config.privacy.max_records_per_owner
+            shapes = [
+                BatchShape(units_at_once(config.speed, full.batch_size, rows * n), rows, n)
+                for n in run.tokens.padded_lengths(releases.longest_text(run))
+                for rows in range(sequences, sequences * most + 1, sequences)
+            ]
         run.trainer = trainer = Trainer(run.base, config, shapes, progress)
         kinds = (*full.policy_class.before, full.policy_class)
         start = run.resumed.phase if run.resumed else 0
@@ -316,7 +318,12 @@ def teach(run: Run) -> None:
         if run.candidates:  # of what is released, nothing is shown before it is kept
             pattern = run.template.pattern
             run.progress.say(f'the prompt was "{pattern}", nearest to the words that were counted')
-        trained = merge_adapters(run.trainer.model).to(run.trainer.dtype)
+        trained = run.trainer.model
+        if hasattr(trained, "merge_and_unload"):  # adapters are added in float32
+            trained = dequantise(trained).float().merge_and_unload()
+        # As the weights of a loaded model do, they ask for gradients: PyTorch would copy a frozen
+        # one for each row of one token (`at::matmul` folds such rows only with gradients).
+        trained = trained.requires_grad_(True).to(run.trainer.dtype)
         run.model = model = build_twin_model(run, trained)
         give_memory_back(model.model.device)  # what a step needed is more than rows do
         if run.marginals is not None:
@@ -326,7 +333,8 @@ def teach(run: Run) -> None:
             model.tilt = fit_tilt(run.marginals, model.schema, model.shares(rows), expected)
         if run.config.privacy.teacher_share:
             if run.resumed and run.resumed.teacher:
-                model.teacher = model.read_teacher(run.resumed.teacher)
+                classes = [len(attribute.values) for attribute in model.schema.attributes]
+                model.teacher = Teacher.load(run.resumed.teacher, classes, trained.config)
             else:
                 model.teacher = releases.fit_teacher(run, model)
                 if run.checkpoints:

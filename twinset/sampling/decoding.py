@@ -21,7 +21,7 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from twinset.config import SamplingConfig
 from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
-from twinset.models.device import ROWS_BYTES, ROWS_BYTES_GPU, has_graphs, is_cpu, record_graph
+from twinset.models.device import ROWS_BYTES, ROWS_BYTES_GPU, is_cpu, record_graph
 from twinset.models.layers import PackedLinears
 from twinset.sampling.token_sampling import NO_TOKEN, drawn_tokens, guided, token_probabilities
 from twinset.table.schema import Combination
@@ -190,7 +190,7 @@ class _Batch:
         self._states = lru_cache(max(2, min(PROMPTS_KEPT, kept)))(read)
         slots = rounded(self._most * per_row, SLOTS_TOGETHER)
         self._cache = SlotCache(like, slots, columns, together)
-        self._step = TokenStep(model, self._cache, packed, has_graphs(model.device))
+        self._step = TokenStep(model, self._cache, packed, not is_cpu(model.device))
         self._bias = (
             None if first.bias is None else first.bias.new_empty(self._most, *first.bias.shape)
         )

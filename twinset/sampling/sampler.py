@@ -19,7 +19,6 @@ import numpy as np
 import torch
 
 from twinset.config import SamplingConfig
-from twinset.config.run_config import Filter
 from twinset.errors import InputError
 from twinset.models.device import is_cpu
 from twinset.models.layers import PackedLinears
@@ -50,11 +49,13 @@ _END = re.compile(
 )
 
 _lists = tomllib.loads(Path(__file__).with_name("unwanted.toml").read_text("utf-8"))
-_UNWANTED = {  # the patterns of each filter
+# The patterns of each filter. They are public and the same for every table, so that filtering is
+# post-processing. How often the private texts hold such words is not asked.
+UNWANTED = {
     kind: [re.compile(line, re.IGNORECASE | re.MULTILINE) for line in lines]
     for kind, lines in _lists.items()
 }
-_UNWANTED |= {"none": [], "all": [each for lines in _UNWANTED.values() for each in lines]}
+UNWANTED |= {"none": [], "all": [each for lines in UNWANTED.values() for each in lines]}
 
 # Labels and token ids of rows → whether other labels are likelier for each.
 Denies = Callable[[Sequence[Combination], Sequence[Sequence[int]]], list[bool]]
@@ -187,8 +188,20 @@ class Sampler:
             while batch := dict(islice(ended, together)):
                 for i, ids in batch.items():
                     length = lengths[i]
-                    if length is not None and length < most:  # one that goes on stays as it is
-                        batch[i] = cut_to_length(self.tokenizer, ids, length, end)
+                    if length is None or length >= most:  # one that goes on stays as it is
+                        continue
+                    # It ends with the sentence that ends nearest to its length, of two with the
+                    # later one. Without any it is cut there.
+                    text = ids[: ids.index(end)] if end in ids else ids
+                    ends = [
+                        (abs(n - length), -n)
+                        for n in range(1, len(text) + 1)
+                        if ids_end_sentence(self.tokenizer, text[:n])
+                    ]
+                    nearest = -min(ends)[1] if ends else None
+                    if end in ids and (nearest is None or len(text) - length <= length - nearest):
+                        continue
+                    batch[i] = text[:length] if nearest is None else [*text[:nearest], end]
                 judged: dict[int, tuple[Any, str | None]]
                 judged = {i: (ids, None) for i, ids in batch.items()}
                 if not are_drafts:  # else no row is refused
@@ -234,7 +247,7 @@ class Sampler:
             redraws = config.endings == "redraw" and refused[i][UNFINISHED] < MOST_UNFINISHED
             if not is_usable(text):
                 why[i] = UNUSABLE
-            elif is_unwanted(text, config.filter):
+            elif any(pattern.search(text) for pattern in UNWANTED[config.filter]):
                 why[i] = FILTERED
             elif redraws and not is_finished:
                 why[i] = UNFINISHED
@@ -266,18 +279,6 @@ def is_usable(text: str) -> bool:
     return True
 
 
-def is_unwanted(text: str, kinds: Filter) -> bool:
-    """Return whether a text holds what is filtered: web debris, vulgar words.
-
-    The patterns are public and the same for every table, so that filtering is post-processing. How
-    often the private texts hold such words is not asked, since that would read them.
-
-    >>> [is_unwanted("Labels:Class a fine film", kinds) for kinds in ("none", "debris", "vulgar")]
-    [False, True, False]
-    """
-    return any(pattern.search(text) for pattern in _UNWANTED[kinds])
-
-
 # -- where a text can end: at the end of a sentence ------------------------------------------------
 
 
@@ -291,21 +292,6 @@ def ids_end_sentence(tokenizer: Any, ids: Sequence[int]) -> bool:
     text = tokenizer.decode(list(ids[-LOOKED_BACK:])).rstrip()
     ends = [found.end() for found in _END.finditer(text)]
     return bool(ends) and ends[-1] == len(text) and not _NUMBERED.search(text)
-
-
-def cut_to_length(tokenizer: Any, ids: list[int], length: int, end: int) -> list[int]:
-    """Return a row up to the end of the sentence nearest to a length in tokens, or cut there.
-
-    Of two sentences that end equally near it is the later one. `end` is the id of the end of a
-    text.
-    """
-    has_end = end in ids
-    text = ids[: ids.index(end)] if has_end else ids
-    ends = [n for n in range(1, len(text) + 1) if ids_end_sentence(tokenizer, text[:n])]
-    nearest = min(ends, key=lambda n: (abs(n - length), -n), default=None)
-    if has_end and (nearest is None or len(text) - length <= length - nearest):
-        return ids
-    return text[:length] if nearest is None else [*text[:nearest], end]
 
 
 @lru_cache(maxsize=4)

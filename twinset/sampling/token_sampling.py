@@ -30,7 +30,7 @@ def drawn_tokens(
     """Draw one token a row: (R, V) logits → (R,) ids.
 
     `own` and `wrong` are logits behind each row's own prompt and behind a wrong one, if there is
-    guidance. `bias` (R, V) is added to them, see `biased`, with the `end` of a text.
+    guidance. `bias` (R, V) is added to them, in float32, and to the `end` of a text it is not.
     """
     # A few rows at a time: each is passed over a dozen times, and had better stay in the cache.
     step = max(1, CACHED // own.shape[1]) if own.is_cpu else len(own)
@@ -39,28 +39,21 @@ def drawn_tokens(
         rows = slice(start, start + step)
         logits = own[rows] if wrong is None else guided(own[rows], wrong[rows], strength)
         if bias is not None:
-            logits = biased(logits, bias[rows], end)
+            changed = logits + bias[rows]
+            # The end stays as likely as it was before. Otherwise words that became likelier would
+            # crowd it out, and rows would grow longer.
+            if end != NO_TOKEN:
+                before, after = (  # logarithm (R,) of the mass of all other tokens
+                    torch.logaddexp(
+                        x[:, :end].float().logsumexp(1), x[:, end + 1 :].float().logsumexp(1)
+                    )
+                    for x in (logits, changed)
+                )
+                # it may be alone
+                changed[:, end] = logits[:, end] + (after - before).nan_to_num(0.0)
+            logits = changed
         drawn.append(next_tokens(logits, config, generator))
     return torch.cat(drawn)
-
-
-def biased(logits: Tensor, bias: Tensor, end: int = NO_TOKEN) -> Tensor:
-    """Add a bias (R, V) to logits (R, V), in float32. `end` stays as likely as it was before.
-
-    Otherwise words that became likelier would crowd it out, and rows would grow longer.
-
-    >>> logits, bias = torch.zeros(1, 3), torch.tensor([[5.0, 5.0, 0.0]])
-    >>> biased(logits, bias, end=0).softmax(1)[0].numpy().round(3)
-    array([0.333, 0.662, 0.004], dtype=float32)
-    """
-    changed = logits + bias
-    if end != NO_TOKEN:
-        before, after = (  # logarithm (R,) of the mass of all other tokens
-            torch.logaddexp(x[:, :end].float().logsumexp(1), x[:, end + 1 :].float().logsumexp(1))
-            for x in (logits, changed)
-        )
-        changed[:, end] = logits[:, end] + (after - before).nan_to_num(0.0)  # it may be alone
-    return changed
 
 
 def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:

@@ -289,16 +289,6 @@ class TwinModel:
         found = self.label_numbers(rows, shares)
         return [likeliest != own for likeliest, own in zip(found, theirs, strict=True)]
 
-    def read_teacher(self, folder: Path) -> Teacher | None:
-        """Return the teacher that a folder holds, or None if it holds none.
-
-        Raises:
-            ValueError, KeyError: it is of other attributes, or of another model.
-        """
-        config = self.model.config
-        classes = [len(attribute.values) for attribute in self.schema.attributes]
-        return Teacher.load(folder, classes, config.hidden_size, config.num_hidden_layers)
-
     # -- files -------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
@@ -364,7 +354,7 @@ class TwinModel:
             model.tilt = TokenTilt.load(folder, classes, vocabulary)
             model.lengths = TextLengths.load(folder, classes, len(bins))
             model.words = NaiveBayes.load(folder, classes, vocabulary)
-            model.teacher = model.read_teacher(folder)
+            model.teacher = Teacher.load(folder, classes, base.model.config)
             # Refuse a description that no run writes, before it is met half-way through a twin.
             schema, combinations = model.schema, model.schema.combinations
             names = [attribute.name for attribute in schema.attributes]

@@ -7,7 +7,7 @@ one more record would change how its neighbours are rounded. See `twinset.privac
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -24,7 +24,6 @@ from twinset.models.device import GPU_TOKENS, device_of, is_cpu, is_out_of_memor
 from twinset.models.layers import (
     BatchShape,
     choose_execution,
-    frozen_dtype,
     fuse,
     is_batch_invariant,
 )
@@ -58,9 +57,8 @@ class Trainer:
         self, base: BaseModel, config: RunConfig, shapes: Sequence[BatchShape], progress: Progress
     ) -> None:
         self.name, self.config = base.name, config
-        # of weights that are frozen, and of the model that is saved and sampled
-        self.dtype = frozen_dtype(config)
-        self.execution = choose_execution(config)  # memory against time, and number formats
+        # The format is of weights that are frozen, and of the model that is saved and sampled.
+        self.dtype, self.execution = choose_execution(config)
         # Weights were rounded to bfloat16 once, and are computed with in float32 all the same.
         self.is_low = torch.bfloat16 in (self.dtype, self.execution.autocast)
         self.has_fallen_back = False
@@ -135,21 +133,6 @@ def units_at_once(speed: SpeedConfig, batch_size: int, tokens: int) -> int:
     if is_cpu(device_of(speed.device)):
         usual, fewest = PHYSICAL_TOKENS, FEWEST_BATCHES
     return max(1, min((speed.physical_tokens or usual) // tokens, batch_size // fewest))
-
-
-def batch_shapes(
-    speed: SpeedConfig,
-    batch_size: int,
-    sequences: int,
-    padded_lengths: Iterable[int],
-    most_records: int = 1,
-) -> list[BatchShape]:
-    """Return every shape that can come, of `sequences` a record and up to `most_records` a unit."""
-    return [
-        BatchShape(units_at_once(speed, batch_size, rows * tokens), rows, tokens)
-        for tokens in padded_lengths
-        for rows in range(sequences, sequences * most_records + 1, sequences)
-    ]
 
 
 @dataclass(frozen=True)

@@ -162,9 +162,16 @@ def join_group(meeting: str, rank: int = -1, size: int = -1) -> Iterator[Process
 def sum_together(own: ClippedSum, group: ProcessGroup, batch: Batch) -> UnitReport:
     """Leave Σᵢ ĝᵢ of a batch in rank 0's own engine's sums, with parts that the others form.
 
-    The others are in `run_worker`.
+    The others are in `run_worker`. What a unit holds says who forms its part, and nothing else.
+    Processes may round in different ways. If one record more or less moved others to another
+    process, it would move their gradients too. So neither a unit's place in the batch decides, nor
+    its number in the table, which changes with every row removed before it. The first of a unit's
+    records decides.
     """
-    parts = [batch.part(places) for places in deal_units(own.records, batch.units, group.size)]
+    dealt: list[list[int]] = [[] for _ in range(group.size)]
+    for place, unit in enumerate(batch.units):
+        dealt[own.records.digest(unit[0]) % group.size].append(place)
+    parts = [batch.part(places) for places in dealt]
     factors = [(scale.columns, scale.rows) for scale in batch.scales]
     message = {
         "step": batch.step,
@@ -174,20 +181,6 @@ def sum_together(own: ClippedSum, group: ProcessGroup, batch: Batch) -> UnitRepo
     }
     group.broadcast_message(message)
     return _sum_part(parts[0], [len(part.units) for part in parts], own, group)
-
-
-def deal_units(records: TokenisedRecords, units: list[list[int]], size: int) -> list[list[int]]:
-    """Return the places of each process's units: by what a unit holds, and nothing else.
-
-    Processes may round in different ways. If one record more or less moved others to another
-    process, it would move their gradients too. So neither a unit's place in the batch decides, nor
-    its number in the table, which changes with every row removed before it. The first of a unit's
-    records decides.
-    """
-    dealt: list[list[int]] = [[] for _ in range(size)]
-    for place, unit in enumerate(units):
-        dealt[records.digest(unit[0]) % size].append(place)
-    return dealt
 
 
 def _sum_part(batch: Batch, sizes: list[int], own: ClippedSum, group: ProcessGroup) -> UnitReport:
@@ -213,7 +206,11 @@ def run_worker(meeting: str = "env://", rank: int = -1, size: int = -1) -> None:
     with join_group(meeting, rank, size) as group:
         # Each message opens a training, see `loop.opening_message`.
         while (message := group.broadcast_message()) != END:
-            trainer, norm = trainer_of(message), message["max_grad_norm"]
+            config, norm = RunConfig.from_dict(message["config"]), message["max_grad_norm"]
+            # rank 0's very weights, in its precision
+            trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
+            if message["has_fallen_back"]:
+                trainer.fall_back()
             engine = ClippingEngine(
                 trainer.model, math.inf if norm is None else norm, trainer.execution
             )
@@ -237,15 +234,6 @@ def run_worker(meeting: str = "env://", rank: int = -1, size: int = -1) -> None:
                     _sum_part(batch, list(map(len, asked["units"])), own, group)
             finally:
                 engine.close()
-
-
-def trainer_of(message: dict[str, Any]) -> Trainer:
-    """Return a model with rank 0's very weights, in rank 0's precision."""
-    config = RunConfig.from_dict(message["config"])
-    trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
-    if message["has_fallen_back"]:
-        trainer.fall_back()
-    return trainer
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from twinset.config import RunConfig
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import nats_per_token
-from twinset.models.layers import frozen_dtype
+from twinset.models.layers import choose_execution
 from twinset.privacy.mechanism.units import STATED_WEIGHTS, WeightScale
 from twinset.progress import Progress
 from twinset.table.columns import text_cells
@@ -66,7 +66,7 @@ def fit_scale_on_tables(
         texts += random.Random(seed).sample(cells, min(rows, len(cells)))
 
     base = load_base(config.training.base_model, device=config.speed.device, say=progress.say)
-    base.model.to(frozen_dtype(config))
+    base.model.to(choose_execution(config)[0])
     ids = base.tokenizer([f" {t.strip()}" for t in texts], add_special_tokens=False)["input_ids"]
     ended = [[*row, base.tokenizer.eos_token_id][:longest] for row in ids]
     nats = text_nats(base.model, base.tokenizer, ended, partial(progress.count, "texts weighed"))
