@@ -22,7 +22,8 @@ from tests.helpers.commands import (
     texts,
 )
 from tests.helpers.refusals import refusal
-from twinset.commandline.common import read_columns
+from twinset.commandline.common import read_columns, show
+from twinset.commandline.console import Console
 from twinset.commandline.entry_point import with_flags
 from twinset.release.verify import verify
 from twinset.table.read import read_frame, write_frame
@@ -222,3 +223,22 @@ def test_malformed_labels_and_bins_are_refused(tmp_path, monkeypatch):
         assert refusal(read_columns, [given_labels], "labels").startswith("`labels")
     for given_bins in ("stars", "stars=a,b", "stars=1,,2", "=1,2,3", "stars=1\r2"):
         assert refusal(read_columns, [given_bins], "bins").startswith("`bins")
+
+
+# -- text of others --------------------------------------------------------------------------------
+
+# It erases the screen, fills the clipboard and turns text around.
+STEERING = "\x1b[2J\x1b]52;c;eA==\x07 \x9b31m \u202e done"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_what_others_wrote_does_not_steer_the_terminal(capsys, as_json):
+    show({"model": STEERING}, [f"model: {STEERING}", "two\nlines"], as_json)
+    with Console() as progress:
+        progress.say(STEERING)
+        progress.warn(STEERING)
+    out, err = capsys.readouterr()
+    assert "done" in out and err.count("done") == 2
+    assert (out + err).replace("\n", "").isprintable() and not STEERING.isprintable()
+    if as_json:
+        assert json.loads(out) == {"model": STEERING}
