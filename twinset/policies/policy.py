@@ -205,6 +205,15 @@ class NoisePolicy:
         return options.redact_only or any(phase.reads_masked for phase in cls.before)
 
     @classmethod
+    def phases(cls) -> tuple[type[NoisePolicy], ...]:
+        """Return the policies that go through all steps, one after the other; this one is the last.
+
+        Its releases are those that the plan counts. The phases `before` it have theorems of their
+        own, and read masked texts or add no noise.
+        """
+        return (*cls.before, cls)
+
+    @classmethod
     def least_noise(cls, options: Any) -> float:
         """Return the least that noise may be multiplied by in any direction.
 

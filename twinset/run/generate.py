@@ -147,7 +147,7 @@ def learn(run: Run, folder: RunFolder) -> None:
     run.checkpoints = Checkpoints(
         unfinished,
         run.plan.steps,
-        len(run.plan.policy_class.before) + 1,
+        len(run.plan.policy_class.phases()),
         run.progress,
         run.paths.accept_spend,
         folder.keep,

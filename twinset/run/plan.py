@@ -90,7 +90,7 @@ class Workload:
             (tilting.WEIGHT_PHASE, count * min(tilting.WEIGHT_ROWS, plan.records) * row),
             (tilting.PROMPT_PHASE, self.prompts * min(tilting.PROMPT_ROWS, plan.records) * row),
             ("texts weighed", weighed * reading),
-            *[("training", plan.steps * step)] * (len(policy.before) + 1),
+            *[("training", plan.steps * step)] * len(policy.phases()),
             (
                 tilting.REFERENCE_PHASE,
                 (count or fits) * min(tilting.REFERENCE_ROWS, plan.records) * row,
@@ -119,7 +119,7 @@ def plan_time(
     # Would the slowest machine there is need longer than the run may take?
     weights = sum(p.numel() for p in base.model.parameters())
     sequences = 1 + MismatchLoss.from_plan(plan, config.training).count
-    phases_of_steps = len(plan.policy_class.before) + 1
+    phases_of_steps = len(plan.policy_class.phases())
     visits = plan.steps * plan.batch_size * work.most_records * phases_of_steps
     read = 3 * visits * sequences + 2 * (work.rows + work.prompts * tilting.PROMPT_ROWS)
     slowest = read * tokens * weights / SLOWEST
@@ -272,7 +272,7 @@ class PlanReport:
             says = spent + math.log(plan.target_delta) < 0  # as in the guarantee's words
             line = f"{f'{plan.group_size} records together':<23}ε = {accountant.up_decimals(spent)}"
             lines.append(line if says else f"{line}: no guarantee")
-        phases = (*plan.policy_class.before, plan.policy_class)
+        phases = plan.policy_class.phases()
         if plan.steps:
             reads = ", then ".join(each.reads for each in phases)
             lines += [
@@ -295,7 +295,7 @@ class PlanReport:
         for name, other in self.policies.items():
             line = "would need more records"
             if other is not None:
-                count = len(other.policy_class.before) + 1
+                count = len(other.policy_class.phases())
                 more = f", {count} times the steps" if count > 1 else ""
                 line = f"σ = {other.noise_multiplier:.3f}{more}; {self.budget_of(other)}"
             lines.append(f"{f'`noise_policy={name}`':<27}{line}")

@@ -248,7 +248,7 @@ def train(run: Run) -> None:
                 for rows in range(sequences, sequences * most + 1, sequences)
             ]
         run.trainer = trainer = Trainer(run.base, config, shapes, progress)
-        kinds = (*full.policy_class.before, full.policy_class)
+        kinds = full.policy_class.phases()
         start = run.resumed.phase if run.resumed else 0
         for phase, kind in list(enumerate(kinds))[start:]:
             is_last = phase == len(kinds) - 1
