@@ -549,11 +549,11 @@ def generate(
 
 def _make_config(base_model: str | Path, private: bool, options: dict[str, Any]) -> RunConfig:
     """Return a run's options. A run without privacy is asked for in words, and by nothing else."""
-    if private is (options.get("epsilon", 0.0 if private else None) is None):
+    if "epsilon" in options and private is (options["epsilon"] is None):
         raise InputError("`epsilon` must be a number, and is left out with `private=False`")
-    return run_config(
-        {"base_model": str(base_model)} | options | ({} if private else {"epsilon": None})
-    )
+    if not private:
+        options = options | {"epsilon": None}
+    return run_config({"base_model": str(base_model)} | options)
 
 
 def _make_source(

@@ -229,17 +229,14 @@ def check_own(hidden: Path) -> None:
             )
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
 @contextmanager
 def hold_lock(final: Path) -> Iterator[None]:
     """Hold the lock file beside `final`. The kernel frees it when its process dies, however."""
     path, is_there = place_near(final, "lock"), False
     while not is_there:  # its last holder may remove the file between our open and our lock
         with ExitStack() as stack:
-            file = stack.enter_context(open(path, "a", opener=_open_no_link))
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # no link of others
+            file = stack.enter_context(os.fdopen(os.open(path, flags, 0o600), "a"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
