@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Annotated, Any
@@ -98,9 +97,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Make a twin of a table that comes along and measure it: a few minutes."""
-    from rich.console import Console as Stdout
-
-    from twinset.commandline.console import Console
+    from twinset.commandline.console import Console, Screen
 
     from .demo import run_demo
 
@@ -109,7 +106,7 @@ def demo(
     if as_json:
         show({"run": made.run, **made.findings.to_dict()}, (), as_json)
     else:
-        Stdout(highlight=False).print(made)
+        Screen().print(made)
 
 
 @takes(*ANY_POLICY)
@@ -129,9 +126,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Train and score each noise policy with several seeds: one table, one figure."""
-    from rich.console import Console as Stdout
-
-    from twinset.commandline.console import Console
+    from twinset.commandline.console import Console, Screen
 
     from .comparison import as_table, compare_policies
     from .policy_runs import ComparisonRequest
@@ -147,7 +142,7 @@ def compare(
     if as_json:
         show(results.to_dict(), (), as_json)
     else:
-        Stdout(highlight=False).print(as_table(results))
+        Screen().print(as_table(results))
 
 
 @takes(*(option for option in TABLE if option.name in OF_REAL_ROWS), OPTIONS["device"])
@@ -235,7 +230,7 @@ def report(
     """Draw everything that is known of a run: one page, internal/report.html."""
     from .report.page import write_report
 
-    typer.echo(write_report(run, show_real))
+    show(None, [str(write_report(run, show_real))], as_json=False)
 
 
 class _ReleaseByDefault(TyperGroup):
@@ -273,18 +268,22 @@ def mechanism(
     as_json: Json = False,
 ) -> None:
     """Attack the noise step and what is released once; exit code 1 if a claim is refuted."""
-    from rich.console import Console as Stderr
-    from rich.progress import Progress
+    from twinset.commandline.console import Console
 
     from .audit.report import MechanismAudit, finding_line
 
     config = run_config(given)
     asked = noise_multiplier, steps, sample_rate, trials, delta, config.speed.device
     audited = MechanismAudit(config.policy, fault, *asked)
-    with Progress(console=Stderr(stderr=True), disable=quiet, transient=True) as bar:
-        task = bar.add_task("attacking", total=audited.outputs)
-        findings = audited.run_steps(partial(bar.advance, task))
-        findings += audited.run_releases(partial(bar.advance, task))
+    done = 0
+    with Console(quiet) as progress:
+
+        def advance(outputs: int) -> None:
+            nonlocal done
+            done += outputs
+            progress.count("outputs", done, audited.outputs)
+
+        findings = [*audited.run_steps(advance), *audited.run_releases(advance)]
     show(audited.to_dict(findings), map(finding_line, findings), as_json)
     # A refuted theorem is worse than a refuted nominal claim, so it is said first.
     if not all(finding.theorem_holds for finding in findings):
@@ -421,13 +420,13 @@ def _open_findings(of_run: Path | None, output: Path | None) -> KeptFindings:
 
 def _say_where(kept: KeptFindings) -> None:
     """Say where findings are kept, if they are, and where the earlier ones are."""
-    from rich.console import Console
+    from twinset.commandline.console import Screen
 
-    said = Console(stderr=True, highlight=False, markup=False)
+    said = Screen(stderr=True)
     if kept.path is not None:
-        said.print(f"kept in {kept.path}", soft_wrap=True)
+        said.print(f"kept in {kept.path}")
     if kept.earlier is not None:
-        said.print(f"what was measured before is in {kept.earlier}", soft_wrap=True)
+        said.print(f"what was measured before is in {kept.earlier}")
 
 
 def _show_findings(findings: Findings, as_json: bool) -> None:
@@ -436,15 +435,16 @@ def _show_findings(findings: Findings, as_json: bool) -> None:
     A table has a row for each measure and place, and a column for what differs.
     """
     from rich import box
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from twinset.commandline.console import Screen
 
     from .report.verdicts import judge
 
     if as_json:
         return show(findings.to_dict(), (), as_json)
-    console = Console(highlight=False)
+    console = Screen()
     for note in findings.notes:
         console.print(Text(f"note: {with_flags(note)}"))
     for question, title in TITLES.items():

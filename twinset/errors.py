@@ -36,7 +36,14 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
-class InputError(ValueError):
+class _Line(Exception):
+    """What is said of an error may quote a file that others wrote."""
+
+    def __init__(self, line: str) -> None:
+        super().__init__(printable(line))
+
+
+class InputError(_Line, ValueError):
     """The user's input cannot be used.
 
     The message is one line that names the file, column or row and the remedy. It never holds
@@ -45,7 +52,7 @@ class InputError(ValueError):
     """
 
 
-class VerificationError(RuntimeError):
+class VerificationError(_Line, RuntimeError):
     """A shared folder does not hold what its ledger and card say it holds."""
 
 

@@ -13,6 +13,8 @@ from hypothesis import given as made_of
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from evaluation.commands import _show_findings
+from evaluation.findings import Findings, Measured, proportion
 from tests.helpers.commands import (
     COLUMNS,
     MARKER,
@@ -23,8 +25,9 @@ from tests.helpers.commands import (
 )
 from tests.helpers.refusals import refusal
 from twinset.commandline.common import read_columns, show
-from twinset.commandline.console import Console
+from twinset.commandline.console import Console, Screen
 from twinset.commandline.entry_point import with_flags
+from twinset.errors import InputError, VerificationError
 from twinset.release.verify import verify
 from twinset.table.read import read_frame, write_frame
 
@@ -232,13 +235,29 @@ STEERING = "\x1b[2J\x1b]52;c;eA==\x07 \x9b31m \u202e done"
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_what_others_wrote_does_not_steer_the_terminal(capsys, as_json):
+def test_what_others_wrote_does_not_steer_the_terminal(capsys, tmp_path, as_json):
     show({"model": STEERING}, [f"model: {STEERING}", "two\nlines"], as_json)
-    with Console() as progress:
+    place = {"label": STEERING, "classifier": STEERING, "rows": STEERING}
+    scores = tuple(Measured("utility", proportion("accuracy", n, 100), place) for n in (70, 90))
+    _show_findings(Findings("evaluation", {}, scores, notes=(STEERING,)), as_json)
+    with Console(log_file=tmp_path / "log") as progress:
         progress.say(STEERING)
         progress.warn(STEERING)
+        progress.count(STEERING, 2, 2, more=STEERING)
     out, err = capsys.readouterr()
-    assert "done" in out and err.count("done") == 2
-    assert (out + err).replace("\n", "").isprintable() and not STEERING.isprintable()
+    assert "done" in out and err.count("done") == 4
+    logged = (tmp_path / "log").read_text()
+    assert (out + err + logged).replace("\n", "").isprintable() and not STEERING.isprintable()
     if as_json:
-        assert json.loads(out) == {"model": STEERING}
+        assert json.loads(out.splitlines()[0]) == {"model": STEERING}
+
+
+def test_a_live_line_and_an_error_do_not_steer_the_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with Console() as progress:
+        progress.count(STEERING, 1, 2)
+        Screen().print(f"[link=https://a.b]{STEERING}[/link]")
+    out, err = capsys.readouterr()
+    assert "done" in out and "done" in err
+    for shown in (out, err, str(InputError(STEERING)), str(VerificationError(STEERING))):
+        assert not re.search("\x1b\\[2J|\x1b\\]|\x07|\x9b|\u202e", shown)

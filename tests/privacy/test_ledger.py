@@ -102,6 +102,26 @@ def test_wrong_values_are_refused_by_name(name):
             Ledger.from_dict(ledger(()).to_dict() | {name: wrong})
 
 
+@pytest.mark.parametrize("control", ["\x00", "\t", "\n", "\x1b[2J", "\x7f", "\x9b31m", "\x85"])
+def test_a_text_with_a_control_character_is_refused(control):
+    """It could steer the terminal of whoever reads the ledger."""
+    plain = ledger(EVENTS, weight_scale=SCALE).to_dict()
+    events, scale = plain["events"], plain["weight_scale"]
+    wrong = {
+        "policy": f"uni{control}form",
+        "randomness": f"OS{control}",
+        "caveats": ["fine", f"not{control}"],
+        "library_versions": {f"torch{control}": "2"},
+        "events": [*events, {"kind": "non_private_access", "reason": f"tuning{control}"}],
+        "weight_scale": scale | {"origin": f"texts{control}"},
+    }
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=f"'{name}' has a control character$"):
+            Ledger.from_dict(plain | {name: value})
+    other = plain | {"caveats": ["“naïve”\u00a0\u202f«été» Łódź 東京"]}
+    assert Ledger.from_dict(other).to_dict() == other  # the control: such texts stay
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

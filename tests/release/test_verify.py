@@ -135,6 +135,7 @@ FORGERIES = [
     (set_in("ledger", "delta", 1e-6), "its events come to"),
     (set_in("ledger", "caveats", ["x"]), "excludes does not follow"),
     (set_in("ledger", "surplus", 1), "unknown field"),
+    (set_in("ledger", "caveats", ["\x1b]52;c;eA==\x07"]), "'caveats' has a control character"),
     (lambda d: d["ledger"].pop("unit"), "missing or unknown field"),
     (set_in("guarantee", "epsilon", 1.0), "states ε = 1.0"),
     (set_in("guarantee", "epsilon", None), "states ε = None"),

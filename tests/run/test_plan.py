@@ -6,11 +6,12 @@ import pytest
 from tests.helpers.commands import texts
 from twinset.config.options import run_config
 from twinset.config.plan import size_for
+from twinset.privacy.mechanism.counts import release_label_counts
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Progress
 from twinset.run import plan as timing
-from twinset.run import story
-from twinset.run.generate import prepare
+from twinset.run import releases, story
+from twinset.run.generate import fit, plan_run, prepare
 from twinset.run.plan import PLANNED_SHARE, Workload
 from twinset.run.releases import open_ledger
 from twinset.run.request import Run, Source
@@ -103,3 +104,23 @@ def test_the_ledger_says_what_steps_follow_from(planned, options, is_said):
     run.randomness = Randomness.for_tests(1)
     public = open_ledger(run).public_inputs
     assert any("the speed of the machine" in one for one in public) == is_said
+
+
+@pytest.mark.parametrize(("owner", "most"), [(None, 1), ("who", 3)])
+def test_a_plan_states_the_noise_that_counts_get(tiny_base, monkeypatch, owner, most):
+    """Of owners it is as large as m records: `release_label_counts` says so."""
+    frame = pd.DataFrame({"text": texts(), "label": LABELS, "who": [i // 3 for i in range(60)]})
+    drawn = []
+
+    def spy(*given):
+        drawn.append(given[2] * given[4])  # σ · m
+        return release_label_counts(*given)
+
+    monkeypatch.setattr(releases, "release_label_counts", spy)
+    options = {"max_records_per_owner": most} if owner else {}
+    known = {"base_model": str(tiny_base), "steps": 2, "max_tokens": 12, "marginal_share": 0}
+    config = run_config({**known, **options, "teacher_share": 0})
+    source = Source(frame, "text", ("label",), owner=owner)
+    planned = plan_run(source, None, config, 5, Notes())
+    fit(source, config, Notes())
+    assert f"± {drawn[0]:.1f} records" in str(planned) and drawn[0] > most

@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderableType
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
+from rich.segment import Segment
 
 from twinset.commandline.entry_point import with_flags
 from twinset.config.plan import Plan
@@ -27,6 +29,22 @@ from twinset.progress import Progress, StepReport, TimeLeft, clock
 PLAIN_SECONDS = 10.0  # between two plain lines
 LOG_TIME = "%Y-%m-%d %H:%M:%S"
 EPSILON_UPDATES = 20  # a run: the accountant takes its time
+
+
+class Screen(RichConsole):
+    """Where all that is shown goes. What others wrote has no meaning there, and steers nothing."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        super().__init__(
+            stderr=stderr, soft_wrap=stderr, highlight=False, markup=False, emoji=False
+        )
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        """Yield what rich shows of something, without the characters that steer a terminal."""
+        for part in super().render(renderable, options):  # colours are no part of the text
+            yield part if part.control else part._replace(text=printable(part.text))
 
 
 class Console(Progress, AbstractContextManager["Console"]):
@@ -40,7 +58,7 @@ class Console(Progress, AbstractContextManager["Console"]):
     """
 
     def __init__(self, quiet: bool = False, log_file: Path | None = None) -> None:
-        self._out = RichConsole(stderr=True, highlight=False, soft_wrap=True)
+        self._out = Screen(stderr=True)
         self._log = logging.Logger("twinset")
         self._log.disabled = log_file is None
         self._quiet, self._is_silent = quiet, quiet and log_file is None
@@ -82,14 +100,14 @@ class Console(Progress, AbstractContextManager["Console"]):
         line = printable(with_flags(line))
         self._log.info(line)
         if not self._quiet:
-            self._out.print(line, markup=False)
+            self._out.print(line)
 
     def warn(self, line: str) -> None:
         """Show a line that no option hides."""
         self._end_phase()
         line = f"WARNING: {printable(with_flags(line))}"
         self._log.info(line)
-        self._out.print(line, markup=False, style="bold red")
+        self._out.print(line, style="bold red")
 
     def expect(self, phases: Sequence[tuple[str, float]]) -> None:
         """See `twinset.progress.Progress`."""
@@ -132,6 +150,7 @@ class Console(Progress, AbstractContextManager["Console"]):
 
         `each` are the seconds of one part. None: measured from here, and shown as a pace.
         """
+        line = printable(line)
         if phase != self._phase or done < self._done:  # another phase, or the same once more
             self._end_phase()
             self._phase, self._began, self._first = phase, time.monotonic(), done
@@ -162,7 +181,7 @@ class Console(Progress, AbstractContextManager["Console"]):
             bar, task = self._live
             bar.update(task, completed=done, total=end, description=shown)
         elif is_due and not self._quiet:
-            self._out.print(f"{line} | eta {clock(left)}", markup=False)
+            self._out.print(f"{line} | eta {clock(left)}")
 
     def _end_phase(self) -> None:
         if self._live:

@@ -57,7 +57,7 @@ class Plan:
     batch_size: int  # L = qN, the expected number of records a step
     steps: int  # T
     noise_multiplier: float  # σ in clipping norms; 0 without privacy, or without steps
-    label_count_noise: float  # standard deviation of each released count; 0 without privacy
+    label_count_noise: float  # multiplier: over the records of one unit; 0 without privacy
     learning_rate: float  # Adam's, at its peak
     mismatch_weight: float  # λ
     policy: tuple[str, str] = ("uniform", "sound")  # name and form of the noise policy

@@ -99,7 +99,9 @@ def generate(
                     check_twin_output(source, paths)
                 story.read(run)
                 story.plan(run)
-                for line in str(PlanReport(run.plan, run.phases, owned=run.owned)).splitlines():
+                for line in str(
+                    PlanReport(run.plan, run.phases, owned=run.owned, most=run.most)
+                ).splitlines():
                     progress.say(line)  # `count` shows the plan's warnings
                 if run.phases:
                     progress.expect(run.phases)
@@ -242,7 +244,7 @@ def dry_run(
     check_decoding(run.base.model, story.find_prompts(run), config.sampling)
     for warning in run.plan.warnings:
         progress.warn(warning)
-    return PlanReport(run.plan, run.phases, owned=run.owned)
+    return PlanReport(run.plan, run.phases, owned=run.owned, most=run.most)
 
 
 def fit(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
@@ -292,12 +294,13 @@ def plan_run(
     Raises:
         InputError: something cannot be used, or neither is given.
     """
-    owned: int | None = None
+    owned, most = None, 1
     if source is not None:
         if records is not None:
             raise InputError("give a table or `records`, not both")
         run = prepare(source, config, RowsRequest(rows), progress)
-        planned, phases, config, owned = run.plan, run.phases, run.config, run.owned
+        planned, phases, config = run.plan, run.phases, run.config
+        owned, most = run.owned, run.most
         base, work = run.base, story.find_workload(run)
     else:
         if hold_out is not None:
@@ -329,7 +332,7 @@ def plan_run(
         with suppress(InputError):
             other = replace(same.policy, **sound, redact_only=False)
             policies[policy] = make_plan(planned.records, replace(same, policy=other))
-    return PlanReport(planned, phases, policies, owned)
+    return PlanReport(planned, phases, policies, owned, most)
 
 
 # -- places, and what is there already -----------------------------------------------------------

@@ -239,6 +239,7 @@ class PlanReport:
     phases: Phases = ()  # none where nothing was measured
     policies: Mapping[str, Plan | None] = field(default_factory=dict)  # None: too few records
     owned: int | None = None  # records that owners have, where these are protected
+    most: int = 1  # records that an owner may have in a count; 1 without owners
 
     @property
     def seconds(self) -> float:
@@ -285,7 +286,7 @@ class PlanReport:
             ]
         else:
             lines.append("steps T                0: nothing is trained")
-        noise = plan.label_count_noise
+        noise = plan.label_count_noise * self.most
         lines.append(f"noise on label counts  ± {noise:.1f} records (one standard deviation)")
         lines += [f"{r.what:<23}σ = {r.noise_multiplier:.2f}, once" for r in plan.releases[1:]]
         if self.phases:

@@ -124,16 +124,15 @@ def counted_units(run: Run, what: str) -> Iterator[list[int]]:
 def count_labels(run: Run) -> dict[Combination, int]:
     """Count labels with noise, and record what that spends. Without privacy, count them exactly."""
     records, plan = run.records, run.plan
-    labels, combinations, most = records.labels, records.schema.combinations, 1
+    labels, combinations = records.labels, records.schema.combinations
     if records.owners is not None:
         labels = [labels[i] for unit in counted_units(run, "labels counted") for i in unit]
-        most = run.config.privacy.max_records_per_owner
     if plan.target_epsilon is None:
         run.ledger.record(NonPrivateAccess("labels were counted without noise"))
         counts = Counter(labels)
         return {c: counts[c] for c in combinations}
     noise = plan.label_count_noise
-    noisy, event = release_label_counts(labels, combinations, noise, run.randomness, most)
+    noisy, event = release_label_counts(labels, combinations, noise, run.randomness, run.most)
     run.ledger.record(event)
     return dict(zip(combinations, without_negatives(noisy), strict=True))
 

@@ -183,6 +183,11 @@ class Run:
         """Number of records that owners have; None: each record is protected by itself."""
         return None if self.records.owners is None else len(self.records)
 
+    @property
+    def most(self) -> int:
+        """Number of records that one unit has at most: of an owner in a step or count, else 1."""
+        return 1 if self.owned is None else self.config.privacy.max_records_per_owner
+
     def settings(self) -> dict[str, Any]:
         """Return what the run is made from, as plain values. `internal/` keeps it."""
         from twinset.sampling.allocation import RowsRequest

@@ -241,11 +241,10 @@ def train(run: Run) -> None:
         if full.target_epsilon is not None and full.steps:
             wrong = MismatchLoss.from_plan(full, config.training).count
             sequences = 1 + min(wrong, len(run.tokens.prompts) - 1)
-            most = 1 if run.owned is None else config.privacy.max_records_per_owner
             shapes = [
                 BatchShape(units_at_once(config.speed, full.batch_size, rows * n), rows, n)
                 for n in run.tokens.padded_lengths(releases.longest_text(run))
-                for rows in range(sequences, sequences * most + 1, sequences)
+                for rows in range(sequences, sequences * run.most + 1, sequences)
             ]
         run.trainer = trainer = Trainer(run.base, config, shapes, progress)
         kinds = full.policy_class.phases()
@@ -439,13 +438,12 @@ def find_workload(run: Run) -> Workload:
     templates = run.candidates or (run.template,)
     prompts = (prompt_tokens(each, combinations, tokenizer) for each in templates)
     longest = max(len(ids) for each in prompts for ids in each.values())
-    most = 1 if run.owned is None else run.config.privacy.max_records_per_owner
     rows, exact = 0, True
     if run.rows is not None:
         asked = sum(run.counts.values()) if run.counts else run.rows.rows
         # of an owner half of the records are supposed that there may be
-        rows, exact = asked or usual_rows(round(run.plan.records * (1 + most) / 2)), bool(asked)
-    return Workload(longest, rows, exact, most, len(run.candidates))
+        rows, exact = asked or usual_rows(round(run.plan.records * (1 + run.most) / 2)), bool(asked)
+    return Workload(longest, rows, exact, run.most, len(run.candidates))
 
 
 def tokenise_texts(run: Run, name: str, masked: bool) -> TokenisedRecords:

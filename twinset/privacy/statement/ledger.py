@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import platform
+import unicodedata
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
@@ -33,6 +34,14 @@ def _whole(value: Any, least: int) -> bool:
 
 def _texts(value: Any) -> bool:
     return isinstance(value, tuple) and all(isinstance(t, str) and t.strip() for t in value)
+
+
+def _has_controls(plain: Any) -> bool:
+    """Return whether a text in plain values has a C0 or C1 control character, or DEL."""
+    if isinstance(plain, str):
+        return any(unicodedata.category(character) == "Cc" for character in plain)
+    parts = [*plain, *plain.values()] if isinstance(plain, dict) else plain
+    return isinstance(parts, list | tuple) and any(map(_has_controls, parts))
 
 
 CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -133,8 +142,9 @@ class Ledger:
         for name, (expected, holds) in CHECKS.items():
             if not holds(getattr(self, name)):
                 raise ValueError(f"ledger field '{name}' must be {expected}")
-        for event in self.events:
-            event_to_dict(event)
+        for name, value in self.to_dict().items():
+            if _has_controls(value):  # it could steer a reader's terminal
+                raise ValueError(f"ledger field '{name}' has a control character")
 
     @classmethod
     def open(
