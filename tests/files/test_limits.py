@@ -4,10 +4,13 @@ import csv
 import gzip
 import json
 import re
+import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -74,6 +77,95 @@ def test_parquet_that_is_large_inside(tmp_path, monkeypatch):
     cells = ["x" * 100_000, "y" * 100_000] * 3
     pq.write_table(pa.table({"review": cells}), path, compression="zstd")
     refused(lambda: read_frame(path), INFLATES)
+
+
+CELL, HUGE = "x" * 9000, "x" * 9_000_000
+
+
+def folded(cell=CELL, rows=3_000_000, ordered=False):
+    """A column that holds one cell once, for all rows."""
+    return pa.DictionaryArray.from_arrays(
+        np.zeros(rows, np.int32), pa.array([cell]), ordered=ordered
+    )
+
+
+def views(rows=1_000_000):
+    """A column whose cells all point to the same bytes."""
+    first, *texts = pa.array([CELL], pa.string_view()).buffers()[1:]
+    pointers = pa.py_buffer(bytes(first)[:16] * rows)
+    return pa.Array.from_buffers(pa.string_view(), rows, [None, pointers, *texts])
+
+
+def write_arrow(path, columns, batches=1):
+    """Write the same rows again and again as Feather, or once as Parquet without Arrow's types."""
+    table = pa.table(columns)
+    if path.suffix == ".parquet":
+        pq.write_table(table, path, compression="zstd", store_schema=False)
+        return
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_file(path, table.schema, options=options) as file:
+        for _ in range(batches):
+            file.write_table(table)
+
+
+@pytest.mark.parametrize(
+    ("file", "columns"),
+    [
+        ("t.parquet", lambda: {"review": folded()}),
+        ("t.parquet", lambda: {"review": folded(HUGE, 20_000)}),
+        ("t.arrow", lambda: {"review": folded()}),
+        ("t.arrow", lambda: {"review": folded(ordered=True)}),
+        ("t.arrow", lambda: {"review": views()}),
+        ("t.arrow", lambda: {f"k{n}": pa.nulls(9_000_000) for n in range(1000)}),
+    ],
+    ids=["Parquet", "a huge cell", "Feather", "ordered", "views", "nulls"],
+)
+def test_a_cell_that_a_file_holds_once_for_many_rows(tmp_path, file, columns):
+    path = tmp_path / file
+    write_arrow(path, columns())
+    assert path.stat().st_size < 200_000
+    start = time.process_time()
+    refused(lambda: read_frame(path), INFLATES)
+    assert time.process_time() - start < 5  # of minutes without a limit
+
+
+def test_a_text_that_excel_keeps_once_for_many_rows(tmp_path, monkeypatch):
+    pd.DataFrame({"review": [CELL] * 2000}).to_excel(tmp_path / "t.xlsx", index=False)
+    assert len(read_frame(tmp_path / "t.xlsx")) == 2000
+    monkeypatch.setattr(limits, "INFLATED", 10_000_000)
+    refused(lambda: read_frame(tmp_path / "t.xlsx"), INFLATES)
+
+
+def test_what_else_is_folded_is_read_in_no_time(tmp_path):
+    rows, start = 2_000_000, time.process_time()
+    lists = pa.ListArray.from_arrays(pa.array([0, rows], pa.int32()), folded(rows=rows))
+    for file in ("t.parquet", "t.arrow"):
+        write_arrow(tmp_path / file, {"review": [WORDS], "more": lists})
+        assert read_frame(tmp_path / file)["review"].tolist() == [WORDS]
+    # 20 MB of values, in each of many batches
+    values = pa.array(["y" * 100_000 + str(n) for n in range(200)])
+    column = pa.DictionaryArray.from_arrays(pa.array([0], pa.int32()), values)
+    write_arrow(tmp_path / "t.arrow", {"review": column}, batches=1000)
+    assert len(read_frame(tmp_path / "t.arrow")) == 1000
+    assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".feather"])
+def test_ordinary_columns_that_are_folded_are_read_as_they_are(tmp_path, monkeypatch, ending):
+    monkeypatch.setattr("twinset.table.columns.ROWS_AT_ONCE", 1000)
+    texts = [f"{WORDS} {n % 15_000}" if n % 7 else None for n in range(30_000)]
+    moods = pd.Categorical(["lo", "hi", "mid"] * 10_000, ["lo", "mid", "hi"], ordered=True)
+    frame = pd.DataFrame({"review": texts, "mood": moods, "stars": [1, 2, 3] * 10_000})
+    frame = frame.astype({"review": "category"})
+    path = tmp_path / f"t{ending}"
+    (frame.to_parquet if ending == ".parquet" else frame.to_feather)(path)
+    read = read_frame(path)
+    assert [str(kind) for kind in read.dtypes] == ["category", "category", "int64"]
+    assert read["mood"].cat.ordered and list(read["mood"].cat.categories) == ["lo", "mid", "hi"]
+    for name in frame:
+        assert read[name].astype(object).dropna().tolist() == frame[name].dropna().tolist()
+    pa.feather.write_feather(pa.table({"review": pa.array(["a", "é"], pa.string_view())}), path)
+    assert ending == ".parquet" or read_frame(path)["review"].tolist() == ["a", "é"]
 
 
 def test_ordinary_tables_are_below_the_limits(tmp_path):

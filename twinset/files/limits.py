@@ -48,10 +48,13 @@ def check_names(names: Iterable[Any], source: str | Path) -> None:
 
 
 def check_inflated(inflated: int, path: Path, rows: int = 0) -> None:
-    """Refuse a file that stands for this many bytes or rows, if that is beyond all reason."""
+    """Refuse a file that stands for this many bytes or rows, if that is beyond all reason.
+
+    A cell that a file holds once, and that many rows have, counts once for each of them.
+    """
     size = path.stat().st_size
     if inflated > max(INFLATED, RATIO * size):
-        raise InputError(f"{path}: inflates to more than {RATIO} times its size; decompress it")
+        raise InputError(f"{path}: inflates to more than {RATIO} times its size; save it as CSV")
     if rows > max(MOST_REPEATED, size):  # runs of one value take hardly any bytes
         raise InputError(f"{path}: has {rows} rows in {size} bytes; write it again")
 

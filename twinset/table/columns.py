@@ -152,6 +152,13 @@ def collect_table(
                         parts[place] = pa.ipc.open_stream(pages.slice(part)).read_all()[0].chunk(0)
     arrow, mixed = {}, {}
     for name, parts in chunks.items():
+        # a category of so many values that its cells were unfolded becomes one again
+        is_folded = schema is not None and pa.types.is_dictionary(schema.field(name).type)
+        if is_folded and (kinds := {p.type for p in parts if not pa.types.is_dictionary(p.type)}):
+            plain = [p.dictionary_decode() if pa.types.is_dictionary(p.type) else p for p in parts]
+            whole = pa.chunked_array([part.cast(next(iter(kinds))) for part in plain])
+            arrow[name] = whole.dictionary_encode()
+            continue
         kinds = {part.type for part in parts if isinstance(part, pa.Array)} - {pa.null()}
         if len(kinds) < 2 and all(isinstance(part, pa.Array) for part in parts):
             kind = kinds.pop() if kinds else pa.null()

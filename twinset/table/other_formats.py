@@ -11,22 +11,34 @@ from __future__ import annotations
 import re
 import struct
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from twinset.errors import InputError
-from twinset.files.limits import MOST_REPEATED, MOST_SHEET_ROWS, check_inflated, check_names
+from twinset.files.limits import (
+    INFLATED,
+    MOST_COMBINATIONS,
+    MOST_REPEATED,
+    MOST_SHEET_ROWS,
+    SMALL,
+    check_inflated,
+    check_names,
+)
 from twinset.table import columns
 from twinset.table.columns import Piece, RowNumbers
 
 _MAGIC = b"ARROW1\0\0"  # before the stream, in Feather
+_TOGETHER = 2**26  # bytes of a table that are looked at together
 _ERRORS = {"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!"}  # of formulas
 _HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
 Reader = tuple[Iterator[Piece], pa.Schema]  # a table that is read once, and its types
@@ -47,17 +59,89 @@ def _one_line(message: str) -> Iterator[None]:
 # -- Arrow's own formats ---------------------------------------------------------------------------
 
 
-def _arrow_pieces(batches: Iterable[pa.RecordBatch], message: str) -> Iterator[Piece]:
-    """Yield batches of which every buffer is whole and every text is UTF-8.
+@dataclass
+class _Unfolding:
+    """A table's columns, cell by cell, and how many bytes take all that were looked at.
+
+    A cell that stands once in a file may be that of millions of rows. It is measured before it is
+    copied, and a damaged buffer is found before it is read beyond its ends.
+    """
+
+    path: Path | None  # None: the table is in memory or in a folder, and nothing is measured
+    size: int = 0
+    # by column, of its last dictionary: that itself, where it lies, its values, their sizes (K,)
+    dictionaries: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def unfold(self, name: str, cells: pa.Array | None, rows: int) -> pa.Array:
+        """Return cells that refer to no others. Lists become empty: they are no texts or labels."""
+        if cells is None or not _is_plain(cells.type):
+            self._count(rows)
+            return pa.array([[]] * rows, pa.list_(pa.null()))
+        kind = cells.type
+        if pa.types.is_dictionary(kind):
+            cells.indices.validate(full=True)
+            values, sizes = self._dictionary(name, cells.dictionary)
+            self._count(max(rows, pc.sum(sizes.take(cells.indices)).as_py() or 0))
+            # labels stay what they are, and all batches may have the same ones
+            if len(values) <= MOST_COMBINATIONS and values.nbytes <= SMALL:
+                return cells
+            if kind.ordered:
+                most = f"more than {MOST_COMBINATIONS} values or {SMALL} bytes of them"
+                raise InputError(f"{self.path or 'table'}: an ordered category has {most}")
+            return values.take(cells.indices)
+        if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+            cells.validate()
+            # (rows, 16) bytes, of which the first four are a cell's size
+            views = np.frombuffer(cells.buffers()[1], np.int32)[4 * cells.offset :][: 4 * rows : 4]
+            self._count(int(np.maximum(views, 0).sum(dtype=np.int64)))
+            cells.validate(full=True)
+            return cells.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.binary())
+        self._count(max(rows, cells.nbytes))
+        cells.validate(full=True)
+        return cells
+
+    def _dictionary(self, name: str, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        where = [values.offset, len(values), *(each and each.address for each in values.buffers())]
+        if name not in self.dictionaries or self.dictionaries[name][1] != where:
+            self._count(values.nbytes)
+            values.validate(full=True)
+            is_text = pa.types.is_string(values.type) or pa.types.is_string_view(values.type)
+            plain = values.cast(pa.large_string()) if is_text else values
+            sizes = pa.array(np.full(len(plain), plain.nbytes // max(1, len(plain))))
+            with suppress(pa.ArrowNotImplementedError):  # of cells that are all equally large
+                sizes = pc.fill_null(pc.binary_length(plain), 0)
+            self.dictionaries[name] = values, where, plain, sizes
+        return self.dictionaries[name][2:]
+
+    def _count(self, size: int) -> None:
+        self.size += size
+        if self.path is not None:
+            check_inflated(self.size, self.path)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    """Return whether cells are single values. Lists and runs may refer to one cell many times."""
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return not (pa.types.is_nested(inner) or pa.types.is_run_end_encoded(inner))
+
+
+def _arrow_pieces(
+    batches: Iterable[pa.RecordBatch], names: Sequence[str], message: str, path: Path | None = None
+) -> Iterator[Piece]:
+    """Yield pieces of which every buffer is whole and every text is UTF-8.
 
     A damaged one would be read beyond its ends, and an error of a text would quote it.
     """
+    unfolding, most = _Unfolding(path), columns.ROWS_AT_ONCE
     with _one_line(message):
         for batch in batches:
-            for start in range(0, batch.num_rows, columns.ROWS_AT_ONCE):
-                part = batch.slice(start, columns.ROWS_AT_ONCE)
-                part.validate(full=True)
-                yield part.num_rows, dict(zip(part.schema.names, part.columns, strict=True))
+            for start in range(0, batch.num_rows, most):
+                part = batch.slice(start, most)
+                cells = dict(zip(part.schema.names, part.columns, strict=True))
+                yield (
+                    part.num_rows,
+                    {n: unfolding.unfold(n, cells.get(n), part.num_rows) for n in names},
+                )
 
 
 def read_parquet(path: Path) -> Reader:
@@ -72,10 +156,30 @@ def read_parquet(path: Path) -> Reader:
         check_names(schema.names, path)
         # Notes of pandas in the file may be no notes. They make this raise, not a later step.
         schema.empty_table().to_pandas()
-        groups = (found.row_group(number) for number in range(found.num_row_groups))
-        check_inflated(sum(group.total_byte_size for group in groups), path, found.num_rows)
-        batches = file.iter_batches(columns.ROWS_AT_ONCE, use_threads=False)
-    return _arrow_pieces(batches, message), schema
+        sizes = [found.row_group(n).total_byte_size for n in range(found.num_row_groups)]
+        check_inflated(sum(sizes), path, found.num_rows)
+    return _arrow_pieces(_parquet_batches(file, sizes), schema.names, message, path), schema
+
+
+def _parquet_batches(file: pq.ParquetFile, sizes: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    """Yield batches, read by few rows where one cell may fill many rows and all memory."""
+    schema = file.schema_arrow
+    plain = [each.name for each in schema if _is_plain(each.type)]
+    # each batch of a category has all values of its group
+    least = 1000 if any(pa.types.is_dictionary(each.type) for each in schema) else 16
+    for group, size in enumerate(sizes):
+        # a cell is no larger than its group
+        rows = min(columns.ROWS_AT_ONCE, max(least, INFLATED // max(1, size)))
+        batches = file.iter_batches(rows, [group], plain, use_threads=False)
+        while some := list(islice(batches, 1)):
+            taken = some[0].nbytes
+            while taken < _TOGETHER and len(some) * rows < columns.ROWS_AT_ONCE:
+                some += (more := list(islice(batches, 1)))
+                if not more:
+                    break
+                taken += more[0].nbytes
+            table = pa.Table.from_batches(some)
+            yield from (table.combine_chunks() if len(some) > 1 else table).to_batches()
 
 
 def read_feather(path: Path) -> Reader:
@@ -96,7 +200,7 @@ def read_feather(path: Path) -> Reader:
         stream = pa.ipc.open_stream(raw)
         schema = stream.schema.remove_metadata()
         check_names(schema.names, path)
-    return _arrow_pieces(stream, message), schema
+    return _arrow_pieces(stream, schema.names, message, path), schema
 
 
 def _message_size(message: pa.Message) -> tuple[int, int]:
@@ -176,7 +280,8 @@ def read_dataset(data: Any, source: str) -> Reader:
     check_names(schema.names, source)
     tables = data.with_format("arrow").iter(columns.ROWS_AT_ONCE)
     batches = (batch for table in tables for batch in table.combine_chunks().to_batches())
-    return _arrow_pieces(batches, f"{source}: its data are damaged; make it again"), schema
+    damaged = f"{source}: its data are damaged; make it again"
+    return _arrow_pieces(batches, schema.names, damaged), schema
 
 
 # -- Excel -----------------------------------------------------------------------------------------
@@ -193,7 +298,7 @@ def read_excel(
         warnings.simplefilter("ignore")  # of what else is in the file
         with ZipFile(raw) as parts:
             inside = sum(part.file_size for part in parts.infolist())
-        size = path.stat().st_size
+        size, inflated = path.stat().st_size, 0
         check_inflated(inside, path)
         raw.seek(0)
         with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as book:
@@ -220,6 +325,8 @@ def read_excel(
                     check_names(header, path)
                     some = {name: [] for name in header}
                     continue
+                inflated += sum(len(cell) for cell in cells if isinstance(cell, str))
+                check_inflated(inflated, path)
                 if len(cells) > len(some):
                     raise InputError(
                         f"{path}: {row} has {len(cells)} cells where the header has {len(some)}; "
