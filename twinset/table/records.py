@@ -14,6 +14,7 @@ import datetime
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -383,15 +384,24 @@ def records_from_frame(
     if owner is not None:
         if owner not in frame.columns or owner in names:
             raise InputError(f"{source}: {owner!r} is no column beside these; check `owner`")
-        cells = frame[owner].iloc[rows]
-        blank = [isinstance(cell, str) and not cell.strip() for cell in cells]
-        missing = rows[cells.isna().to_numpy(bool) | np.array(blank, bool)]
+        try:
+            numbers, cells = pd.factorize(frame[owner].iloc[rows])  # -1: a gap
+        except TypeError:
+            shown = f"{source}: {show([owner], frame)}"
+            raise InputError(f"{shown} holds lists or objects; write owners as text") from None
+        spelt = [_one_spelling(plain(plain_cell(cell))) for cell in cells]
+        owners, people = pd.factorize(np.array([*spelt, ""], object)[numbers])
+        missing = rows[(people == "")[owners]]
         if len(missing):
             raise InputError(
                 f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, first in "
                 f"{facts.rows.name(missing[0])}; every record needs an owner"
             )
-        owners = pd.factorize(cells)[0]
+        if (merged := len(cells) - len(people)) > 0:
+            them = "spellings of owners differ" if merged > 1 else "spelling of an owner differs"
+            notes.append(
+                f"{merged} {them} from others by case or blanks alone, and count as theirs"
+            )
     columns = []
     for name in attributes:
         of_rows = codes[name].of_rows(rows).as_whole_numbers(frame[name])
@@ -438,6 +448,18 @@ def records_from_frame(
     if strict:
         _refuse_where(records, frame, source, lambda cell: LOST in cell, _LOST)
     return records, notes
+
+
+def _one_spelling(owner: str) -> str:
+    r"""Return an owner's name without what people do not see: a person must not become several.
+
+    >>> {_one_spelling(name) for name in ("p1", "P1 ", "\u200bp1\xa0")}
+    {'p1'}
+    """
+    shown = (
+        one for one in unicodedata.normalize("NFKC", owner) if unicodedata.category(one) != "Cf"
+    )
+    return " ".join("".join(shown).split()).casefold()
 
 
 def check_reserved(
