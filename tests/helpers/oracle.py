@@ -81,7 +81,8 @@ class Clipped:
 
 def clip_and_sum(gradients: list[list[Tensor]], names: list[str], max_grad_norm: float) -> Clipped:
     norms = [norm(g) for g in gradients]
-    factors = [min(1.0, max_grad_norm / n) if n else 1.0 for n in norms]
+    within = (1 - 1e-5) * max_grad_norm
+    factors = [min(1.0, within / n) if n else 1.0 for n in norms]
     sums = {
         name: sum(f * g[i] for f, g in zip(factors, gradients, strict=True))
         for i, name in enumerate(names)

@@ -50,7 +50,7 @@ def test_control_leaving_out_the_tied_cross_term_is_seen(monkeypatch):
         assert clipped.norms[0] > 0.1
         return total_norm(clipped.sums) / 0.1
 
-    assert released() == pytest.approx(1.0, rel=EXACT)
+    assert released() == pytest.approx(1 - 1e-5, rel=EXACT)
     monkeypatch.setattr(ClippingEngine, "_norms", norms_of_uses_apart)
     assert oracle.largest_error(run_engine(model, units, mine), expected) > 1e-2
     assert released() > 1.03
@@ -79,7 +79,7 @@ def test_control_clipping_sequences_apart_is_seen():
     assert total_norm(apart([owner], (1.0, 1.0)).sums) > 1.9 * C
     right = run_engine(model, [owner], lambda means, counts: means.sum(1))
     assert oracle.largest_error(right, oracle.clipped(model, [owner], oracle.sum_of_all, C)) < EXACT
-    assert total_norm(right.sums) == pytest.approx(C, rel=EXACT)
+    assert total_norm(right.sums) == pytest.approx((1 - 1e-5) * C, rel=EXACT)
 
 
 def test_control_counting_padding_is_seen():
@@ -117,7 +117,7 @@ def test_one_record_moves_the_sums_by_exactly_c_when_clipped(family, loss, hosti
     everyone = run_engine(model, units, LOSSES[loss][0], 3)
     without = run_engine(model, units[:2] + units[3:], LOSSES[loss][0], 3)
     assert everyone.norms[2] > (100 * C if hostile else C)
-    assert difference(everyone, without) == pytest.approx(C, rel=EXACT)
+    assert difference(everyone, without) == pytest.approx((1 - 1e-5) * C, rel=EXACT)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_one_record_moves_the_sums_by_exactly_c_when_clipped(family, loss, hosti
 def test_low_precision_stays_close_and_releases_at_most_c(family, checkpointing, dtype, tolerance):
     """Stated tolerance of autocast: norms within 1 % in float16 and 8 % in bfloat16 of float64's.
 
-    What is released of a unit is C to 1e-5 all the same, since norm and sum see the same numbers.
+    What is released of a unit is at most C all the same, since norm and sum see the same numbers.
     So it is of LoRA on a base whose layers are bfloat16 themselves.
     """
     (mine, theirs), execution = LOSSES["bounded"], Execution(0, checkpointing, dtype)
@@ -138,7 +138,7 @@ def test_low_precision_stays_close_and_releases_at_most_c(family, checkpointing,
         (norm,) = oracle.clipped(exact, [unit], theirs, C).norms
         released = run_engine(model, [unit], mine, max_grad_norm=0.01, execution=execution)
         assert released.norms[0] == pytest.approx(norm, rel=tolerance)
-        assert total_norm(released.sums) == pytest.approx(0.01, rel=1e-5)
+        assert (1 - 3e-5) * 0.01 < total_norm(released.sums) < 0.01
 
 
 @pytest.mark.parametrize("family", ["gpt2-untied", "llama-untied"])

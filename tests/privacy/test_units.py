@@ -93,7 +93,7 @@ def test_an_owner_of_hundreds_of_records_moves_the_sum_by_c_at_most(model):
     many = [i % 36 + 4 for i in range(200)]
     without = sums_of(model, records, others, norm)
     moved = difference(sums_of(model, records, [*others, many], norm), without)
-    assert 0.99 * norm < moved < 1.001 * norm
+    assert 0.99 * norm < moved < norm
     one_by_one = sums_of(model, records, [*others, *([i] for i in many[:36])], norm)
     assert difference(one_by_one, without) > 2 * norm
 
@@ -113,7 +113,7 @@ def test_one_record_hardly_changes_how_the_others_are_rounded(model):
             return length([a - b for a, b, _ in parts]), length([a - b - c for a, b, c in parts])
 
         alone, others = moved(torch.float32)
-        assert alone < (1 + 1e-5) * norm and others < 1e-5 * norm
+        assert alone < norm and others < 1e-5 * norm
         assert moved(torch.bfloat16)[1] > 1e-3 * norm  # sums of less precision would show it
 
 

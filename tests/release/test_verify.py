@@ -15,6 +15,7 @@ from tests.helpers.handover import NO_PRIVACY, TRAINING, hand_over, ledger
 from twinset.errors import InputError, VerificationError
 from twinset.files import limits
 from twinset.privacy.accounting.accountant import NotCovered
+from twinset.privacy.accounting.events import SubsampledGaussian
 from twinset.privacy.statement.ledger import FORMAT_VERSION
 from twinset.release import verify as verification
 from twinset.release.card import read_header
@@ -219,6 +220,10 @@ def test_another_twin_is_caught_though_its_hash_fits(tmp_path, format, change, m
 def test_a_statement_of_too_many_events_or_bytes_is_refused_before_it_is_composed(
     tmp_path, monkeypatch
 ):
+    different = tuple(SubsampledGaussian(9 + i / 99, 1.0, 1) for i in range(21))
+    monkeypatch.setattr("twinset.release.verify.guarantee", None)  # is never asked
+    hand_over(tmp_path, ledger(different))
+    assert "more than 20 events that differ" in refusal(tmp_path)
     hand_over(tmp_path)
     monkeypatch.setattr(verification, "MOST_EVENTS", 1)
     assert "more than 1 events" in refusal(tmp_path)

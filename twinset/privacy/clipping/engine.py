@@ -54,6 +54,7 @@ from twinset.privacy.clipping.output_head import (
 )
 
 KEPT_BYTES = 2 << 30
+SLACK = 1 - 1e-5  # of a limit: room for the rounding of norms and sums
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,8 @@ class UnitReport:
     Args:
         losses: (B,) loss of each unit.
         norms: (B,) float64 norms before clipping; not finite where a gradient was not.
-        scales: (B,) factors applied, min(1, limit / norm); 0 for a gradient that was not finite.
+        scales: (B,) factors applied, min(1, SLACK · limit / norm); 0 where a gradient was not
+            finite.
     """
 
     losses: Tensor
@@ -102,17 +104,17 @@ class UnitClipping:
     """Exact clipping of whole units; `ClippingEngine` and `ClassifierClipping` know their models.
 
     Guarantee:
-        After any calls of `add`, `sums` holds Σᵢ ĝᵢ with ĝᵢ = gᵢ · min(1, C/‖gᵢ‖), where gᵢ is the
-        gradient of unit i's loss with respect to *all* trained parameters: all sequences of the
-        unit, all tokens, and all uses of a shared (tied) parameter. So adding or removing one unit
-        changes `sums` by at most C in Euclidean norm, up to rounding (float32 products, float64
-        totals), in whatever physical batches the units came. With `limits`, unit i changes it by
-        at most its own limit ≤ C. After `rescale`, the same holds of gᵢ / s and Σᵢ clip(gᵢ / s),
-        for any s that does not depend on the units. A unit whose gradient is not finite
-        counts as zero. The unit's loss may be any function of the mean losses of its own K
-        sequences; it must not look at other units, nor at draws that other units share in. With
-        low-precision (bfloat16) layers the gradient that is bounded is the one they computed; norm
-        and sum are formed from the same numbers in float32.
+        After any calls of `add`, `sums` holds Σᵢ ĝᵢ with ĝᵢ = gᵢ · min(1, C(1 - 1e-5)/‖gᵢ‖), where
+        gᵢ is the gradient of unit i's loss with respect to *all* trained parameters: all sequences
+        of the unit, all tokens, and all uses of a shared (tied) parameter. So adding or removing
+        one unit changes `sums` by at most C in Euclidean norm, with 1e-5 C of room for rounding
+        (float32 products, float64 totals), in whatever physical batches the units came. With
+        `limits`, unit i changes it by at most its own limit ≤ C. After `rescale`, the same holds of
+        gᵢ / s and Σᵢ clip(gᵢ / s), for any s that does not depend on the units. A unit whose
+        gradient is not finite counts as zero. The unit's loss may be any function of the mean
+        losses of its own K sequences; it must not look at other units, nor at draws that other
+        units share in. With low-precision (bfloat16) layers the gradient that is bounded is the one
+        they computed; norm and sum are formed from the same numbers in float32.
 
     Args:
         model: put in evaluation mode: no dropout. A `peft` wrapping is looked through.
@@ -316,7 +318,7 @@ class UnitClipping:
                     losses = forward()
                     losses[:real].sum().backward()  # so the filler's gradient is zero
                 norms = self._norms(units)
-                scales = (limit.to(norms.device) / norms).clamp(max=1.0)
+                scales = (SLACK * limit.to(norms.device) / norms).clamp(max=1.0)
                 scales = torch.where(norms.isfinite(), scales, torch.zeros_like(scales))
                 self._add_scaled(scales)
         finally:
