@@ -43,7 +43,6 @@ from .leakage.membership import model_attacks, text_attacks
 from .leakage.roc import draw_sides, separation
 from .policy_runs import BASELINE_FILE, write_untrained_twin
 from .release import (
-    FEW_ROWS,
     HELD_OUT,
     REAL,
     FinishedRun,
@@ -253,15 +252,14 @@ def judge_finished_run(
     )
     schema, twin = trained.schema, Release.read(run, device=device).twin.frame
     twin = twin.sample(min(MOST, len(twin)), random_state=0)
-    is_enough = min(len(twin), len(held)) >= FEW_ROWS
     names = tuple(attribute.name for attribute in schema.attributes)
     tables = Tables(records_to_frame(trained), records_to_frame(held), twin, schema.text, names)
     progress.say("judging the twin by the rows held out: quick measures")
     # No text of the base model here: writing it takes longer than all the rest.
     found = Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()
-    use = judge("utility", list(found), is_enough)
+    use = judge("utility", list(found))
     compared, _ = fidelity(tables, None, seed=0, progress=progress)
-    faithful = judge("fidelity", compared, is_enough)
+    faithful = judge("fidelity", compared)
     model = TwinModel.load(run, device)
     texts = twin[schema.text].astype(str).tolist()
     tried = draw_sides(trained, held, ATTACKED, 0)
@@ -269,7 +267,7 @@ def judge_finished_run(
     attacks += text_attacks(texts, tried.members.texts, tried.non_members.texts, None, progress)
     shared = overlap(texts, trained.texts, held.texts, None, seed=0, progress=progress)
     attacked = [*separation(attacks, 0)[0], *tried.measured, *shared]
-    leaks = judge("leakage", attacked, is_enough)
+    leaks = judge("leakage", attacked)
     verdicts = use, faithful, leaks, judge_hand_over(model.guarantee, use, leaks)
     lines = [f"{v.question:<22}{v.answer}: {v.line}" for v in verdicts]
     return [*lines, *following, "Computed on private rows: the first four lines are for you alone."]

@@ -203,17 +203,14 @@ class Comparison(NamedTuple):
     errors: float = math.inf
 
 
-def judge(question: Question, measured: Sequence[Measured], is_enough: bool = True) -> Verdict:
+def judge(question: Question, measured: Sequence[Measured]) -> Verdict:
     """Answer a question: is it useful, is it faithful, does it leak?
 
-    Without rows enough nothing is concluded, but a leak that was found in a few rows is found all
-    the same.
+    The same scores have the same answer everywhere. Nothing is concluded from fewer than `FEW_ROWS`
+    rows of a kind. A leak that was found in a few rows is found all the same.
     """
     rules = {"utility": judge_use, "fidelity": judge_fidelity, "leakage": judge_leakage}
-    found = rules[question](measured)
-    if not is_enough and (question != "leakage" or found.tone == "good"):
-        return replace(found, answer=TOO_FEW, tone="unknown")
-    return found
+    return rules[question](measured)
 
 
 def judge_use(measured: Sequence[Measured]) -> Verdict:
@@ -221,11 +218,12 @@ def judge_use(measured: Sequence[Measured]) -> Verdict:
 
     The twin must be above every mark that was measured: text of the base model that saw no
     private data, and always guessing the commonest label. Intervals must lie apart. "Yes" where
-    every label and classifier is above all marks, "In part" where some are.
+    every label and classifier is above all marks, "In part" where some are. Where no text of the
+    base model was tried, the best answer is "More than guessing".
     """
     accuracies = [m for m in measured if m.score.name == "accuracy" and "value" not in m.place]
     guesses = {m.place.get("label"): m.score for m in accuracies if m.place["rows"] == COMMONEST}
-    compared, shares = [], []
+    compared, shares, below, without_base, tested = [], [], 0, 0, 0
     for group in group_scores(accuracies):
         scores = group.finite
         # A twin of more rows is compared by as many as the base wrote. More rows teach more,
@@ -238,9 +236,12 @@ def judge_use(measured: Sequence[Measured]) -> Verdict:
             continue
         said = [f"{place_in_words(group.place) or group.name}: {format_score(twin)}"]
         for name, mark in known.items():
-            below = "below" if twin.high < mark.low else "not apart from"
-            how = "above" if twin.low > mark.high else below
+            worse = "below" if twin.high < mark.low else "not apart from"
+            how = "above" if twin.low > mark.high else worse
             said.append(f"{how} {name} {format_score(mark)}")
+        below += any(twin.high < mark.low for mark in known.values())
+        without_base += BASELINE not in scores
+        tested = max(tested, twin.n)
         reason = ", ".join(said)
         if TWIN_SMALL in scores:
             whole = format_number(scores[TWIN].value)
@@ -253,11 +254,19 @@ def judge_use(measured: Sequence[Measured]) -> Verdict:
             private = format_number(scores[PRIVATE_CLASSIFIER].value)
             reason += f"; a DP classifier of real rows gives {private}"
         compared.append(Comparison(all(twin.low > m.high for m in known.values()), reason))
-    line = "the twin is surely above what needs no private text in {} of {} comparisons of accuracy"
+    line = "{} surely more accurate than what needs no private text"
+    if below:
+        line += f", and {below} surely less"
     if shares:
-        line += f", and gives {min(shares):.0%} or more of what real rows give"
+        line += f"; they reach {min(shares):.0%} or more of what real rows give"
     missing = "no accuracy of a classifier taught by the twin beside one that needs no private text"
-    return _count_well("Is it useful?", compared, line, missing, MEANINGS["rule"]["useful"])
+    things, rule = "classifier{} that the twin taught", MEANINGS["rule"]["useful"]
+    found = _count_well("Is it useful?", compared, things, line, missing, rule, tested)
+    if without_base and found.tone in ("good", "mixed"):
+        line = f"{found.line}; text of the base model was not compared: an evaluation does that"
+        answer = "More than guessing" if found.tone == "good" else found.answer
+        return replace(found, answer=answer, line=line, tone="mixed")
+    return found
 
 
 def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
@@ -280,10 +289,12 @@ def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
             both = f"{format_score(twin)}, a second real sample {format_score(second)}"
             made = Comparison(well, f"{group.title}: {both}{'' if well else ': apart'}")
             (compared if group in deciding else others).append(made)
-    line = "as good as that sample in {} of the {} measures that decide"
     missing = "no measure of the twin beside the same of a second real sample"
-    rule = MEANINGS["rule"]["faithful"]
-    found = _count_well("Is it faithful?", compared, line, missing, rule)
+    rule, things = MEANINGS["rule"]["faithful"], "deciding measure{}"
+    counted = [[m.score.n for m in measured if m.place.get("rows") == r] for r in (TWIN, SECOND)]
+    rows = min(max(each, default=0) for each in counted)
+    line = "{} as good as that sample’s own"
+    found = _count_well("Is it faithful?", compared, things, line, missing, rule, rows)
     if not compared:
         return found
     reasons = tuple(c.reason for c in [*compared, *sorted(others, key=lambda c: c.is_well)])
@@ -305,16 +316,30 @@ def find_deciding(measured: Sequence[Measured]) -> list[Group]:
 
 
 def _count_well(
-    question: str, compared: Sequence[Comparison], line: str, missing: str, rule: str
+    question: str,
+    compared: Sequence[Comparison],
+    things: str,
+    line: str,
+    missing: str,
+    rule: str,
+    rows: int,
 ) -> Verdict:
-    """Return Yes, In part or No, by how many comparisons went well."""
+    """Return Yes, In part or No, by how many comparisons went well, each of so many rows."""
     if not compared:
         return Verdict(question, "Not measured", f"there is {missing}", "unknown", (), rule)
-    well = sum(c.is_well for c in compared)
+    well, number = sum(c.is_well for c in compared), len(compared)
     answers: tuple[tuple[str, Tone], ...] = (("No", "bad"), ("In part", "mixed"), ("Yes", "good"))
-    answer, tone = answers[(well > 0) + (well == len(compared))]
+    answer, tone = answers[(well > 0) + (well == number)]
+    if rows < FEW_ROWS:
+        answer, tone = TOO_FEW, "unknown"
+    if number == 1:
+        subject = f"the only {things.format('')} is{'' if well else ' not'}"
+    else:
+        how_many = {0: "none of", number: "all"}.get(well, f"{well} of")
+        subject = f"{how_many} {number} {things.format('s')} {'is' if well < 2 else 'are'}"
+    said = line.format(subject)
     reasons = tuple(c.reason for c in sorted(compared, key=lambda c: c.is_well))
-    return Verdict(question, answer, line.format(well, len(compared)), tone, reasons, rule)
+    return Verdict(question, answer, said, tone, reasons, rule)
 
 
 def judge_leakage(measured: Sequence[Measured]) -> Verdict:
@@ -332,6 +357,10 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
             bounds.append(Comparison(claim is None or score.value <= claim, reason))
     own = [m for m in measured if "policy" not in m.place]
     areas = [m for m in own if m.score.name == AUROC]
+    # An area counts members and others, a rate members alone.
+    members = {tuple(m.place.items()): m.score.n for m in own if m.score.name in RATES}
+    sides = [(m.score.n, members.get(tuple(m.place.items()), m.score.n // 2)) for m in areas]
+    few = areas and max(min(some, n - some) for n, some in sides) < FEW_ROWS
     tried = sorted(_compare(own), key=lambda c: c.is_well)
     reasons = [
         "Members and non-members can be told apart without model and twin "
@@ -353,7 +382,7 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
         elif found:
             line = f"{len(found)} of {what} something, no more than so many find by chance"
             answer, tone = "No sure sign", "mixed"
-        elif areas and max(m.score.n for m in areas) < 2 * FEW_ROWS:  # too few to find anything
+        elif few:
             answer, line, tone = TOO_FEW, f"none of {what} anything", "unknown"
         else:
             answer, line, tone = "No leak found", f"none of {what} anything", "good"
@@ -405,8 +434,12 @@ def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Ve
 
     The claim is what is guaranteed. None where nothing is known.
     """
-    is_attacked, answer = leaks.tone != "unknown", "No"
+    answer, found = "No", "no attack found more than chance does"
     tone: Tone = "bad"
+    if leaks.answer == TOO_FEW:
+        found = "attacks found nothing, in too few rows to say much"
+    elif leaks.tone == "unknown":
+        found = "no attack was tried"
     if claim is None:
         line = "nothing is known of its privacy: share/privacy.json is missing"
     elif claim.epsilon is None:
@@ -419,16 +452,13 @@ def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Ve
         answer, tone = "Not as it is", "mixed"
         line = "only if all that the detector did not flag may be public: that is not protected"
     elif says_little(claim):
-        answer, tone = "With care" if is_attacked else "Not yet", "mixed"
-        line = "the bound alone says little at this ε, and no attack was tried: run an audit first"
-        if is_attacked:
-            line = "the bound alone says little at this ε; no attack found more than chance does"
+        answer, tone = "Not yet" if leaks.tone == "unknown" else "With care", "mixed"
+        line = f"the bound alone says little at this ε, and {found}"
+        if leaks.tone == "unknown":
+            line += ": run an audit first, with more rows if there are some"
     else:
         answer, tone = "Yes", "good"
-        line = "no attack was tried, but the guarantee holds without"
-        if is_attacked:
-            line = "the guarantee holds and no attack found more than chance does"
-        line += ": share/ and model/ may go, internal/ stays"
+        line = f"the guarantee holds, and {found}: share/ and model/ may go, internal/ stays"
     if tone != "bad" and use.tone == "bad":
         line += "; but no use of it was seen"
     return Verdict("May I hand this over?", answer, line, tone)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..release import FinishedRun, Twin
 
 RESAMPLES = 1000  # of the bootstrap
+BY_CHANCE = 1e-3  # that guessing is never right
 SMALLEST = 100  # rows where the curve begins
 
 Target = tuple[str, ...]  # the label columns a classifier predicts together
@@ -134,6 +135,10 @@ class Usefulness:
         All are in 0 to 1, and higher is better. Read a twin's accuracy beside the one of as many
         real rows (what a perfect twin reaches) and of rows made without private data (what costs no
         privacy). Last comes what always answering the commonest label of training gives.
+
+        Raises:
+            InputError: a classifier of the twin or of the real rows is never right, which guessing
+                would be. Then labels were not read alike.
         """
         from sklearn.dummy import DummyClassifier
 
@@ -163,7 +168,19 @@ class Usefulness:
                 judged = [(source, models[REAL], frame) for source, frame in tables.written.items()]
                 for which, (source, each, frame) in enumerate([*tested, *judged]):
                     place = {"rows": source, "label": label, "classifier": name}
-                    found = predict_labels(each, frame, tables.text, target)
+                    true, said = found = predict_labels(each, frame, tables.text, target)
+                    # Not one row right is a fault of reading, where guessing would find some.
+                    kinds = max(2, len(set(true)))
+                    if (
+                        source in (REAL, TWIN)
+                        and (1 - 1 / kinds) ** len(true) < BY_CHANCE
+                        and not any(label in row for label, *row in zip(true, *said, strict=True))
+                    ):
+                        raise InputError(
+                            f"`test`: not one of {len(true):,} rows has the {label} that a "
+                            f"classifier of the {source} rows finds, and guessing finds some; "
+                            "are labels spelled and typed alike in both tables?"
+                        )
                     scores, by_label = classification_scores(*found)
                     f1 = "F1"
                     if which >= len(tested):

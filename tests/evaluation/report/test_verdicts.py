@@ -1,6 +1,7 @@
 """The verdicts: each rule with what keeps it, what breaks it, and what was not measured."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ import pytest
 from evaluation.fidelity.measures import SECOND
 from evaluation.findings import Measured, Score, proportion
 from evaluation.leakage.copies import HELDOUT, SAMPLE, TRAIN
-from evaluation.release import PRIVATE_CLASSIFIER, TWIN_SMALL
-from evaluation.report.verdicts import REFUTED, Verdict, judge, judge_hand_over
+from evaluation.release import FEW_ROWS, PRIVATE_CLASSIFIER, TWIN_SMALL
+from evaluation.report.verdicts import REFUTED, TOO_FEW, Verdict, judge, judge_hand_over
 from twinset.privacy.statement.guarantee import Guarantee
 from twinset.privacy.statement.theorems import FLAGGED_UNIT
 
@@ -35,22 +36,49 @@ def accuracy(**ends):
     return rows("utility", "accuracy", **ends)
 
 
+def few(measured):
+    """The same scores of too few rows."""
+    return [replace(m, score=replace(m.score, n=FEW_ROWS - 1)) for m in measured]
+
+
 @pytest.mark.parametrize(
-    ("measured", "answer"),
+    ("measured", "answer", "said"),
     [
-        ([], "Not measured"),
-        (accuracy(twin=(0.6, 0.7), base=(0.4, 0.5)), "Yes"),
-        # One rule at a run's end, where only guessing is known, and in the report.
-        (accuracy(twin=(0.8, 0.9), guess=(0.4, 0.6)), "Yes"),
-        (accuracy(twin=(0.5, 0.6), guess=(0.4, 0.6)), "No"),
+        ([], "Not measured", "there is no accuracy"),
+        (accuracy(twin=(0.6, 0.7)), "Not measured", "there is no accuracy"),  # 0 comparisons
+        (accuracy(twin=(0.6, 0.7), base=(0.4, 0.5)), "Yes", "the only classifier that the twin"),
+        # At a run's end guessing alone is known, and an evaluation may yet find a "No".
+        (accuracy(twin=(0.8, 0.9), guess=(0.4, 0.6)), "More than guessing", "was not compared"),
+        (accuracy(twin=(0.8, 0.9), guess=(0.4, 0.6), base=(0.85, 0.9)), "No", "is not surely more"),
+        (accuracy(twin=(0.5, 0.6), guess=(0.4, 0.6)), "No", "is not surely more accurate"),
+        (accuracy(twin=(0.1, 0.2), guess=(0.4, 0.6)), "No", ", and 1 surely less"),
         # More rows teach more, whoever wrote them: a twin is held against the base by as many.
-        (accuracy(twin=(0.8, 0.9), base=(0.5, 0.6), real=(0.8, 0.9)), "Yes"),
-        (accuracy(twin=(0.8, 0.9), base=(0.5, 0.6), real=(0.8, 0.9), cut=(0.55, 0.65)), "No"),
+        (accuracy(twin=(0.8, 0.9), base=(0.5, 0.6), real=(0.8, 0.9)), "Yes", "reach 100%"),
+        (
+            accuracy(twin=(0.8, 0.9), base=(0.5, 0.6), real=(0.8, 0.9), cut=(0.55, 0.65)),
+            "No",
+            "is not",
+        ),
     ],
 )
-def test_useful(measured, answer):
-    assert judge("utility", measured).answer == answer
-    assert judge("utility", measured, is_enough=False).answer == "Too few rows to say"
+def test_useful(measured, answer, said):
+    verdict = judge("utility", measured)
+    assert verdict.answer == answer and said in verdict.line and " 0 of" not in verdict.line
+    concluded = answer != "Not measured"
+    assert judge("utility", few(measured)).answer == (TOO_FEW if concluded else answer)
+
+
+def test_a_verdict_counts_what_went_well():
+    """Two of three labels: "In part", and neither 0 of 0 nor 0 of 1."""
+    labels = [accuracy(twin=(low, low + 0.1), base=(0.4, 0.5)) for low in (0.6, 0.7, 0.3)]
+    measured = [
+        replace(m, place=m.place | {"label": f"{i}"}) for i, ms in enumerate(labels) for m in ms
+    ]
+    found = {n: judge("utility", measured[:n]) for n in (4, 6)}
+    assert [found[n].answer for n in (4, 6)] == ["Yes", "In part"]
+    assert found[4].line.startswith("all 2 classifiers that the twin taught are surely more")
+    assert found[6].line.startswith("2 of 3 classifiers that the twin taught are surely more")
+    assert judge("utility", measured[4:] + few(measured[:2])).tone == "mixed"
 
 
 @pytest.mark.parametrize(
@@ -95,15 +123,22 @@ def claim(epsilon, unit="record"):
         (claim(1.0), "good", "Yes"),
         (claim(8.0), "good", "With care"),
         (claim(8.0), "unknown", "Not yet"),
+        (claim(8.0), "few", "Not yet"),
+        (claim(1.0), "few", "Yes"),
+        (claim(1.0), "unknown", "Yes"),
         (claim(1.0, FLAGGED_UNIT), "good", "Not as it is"),
     ],
 )
 def test_whether_it_may_be_handed_over(stated, leak, answer):
-    tone = "bad" if leak == "refuted" else leak
-    leaks = Verdict("?", REFUTED if leak == "refuted" else "a", "an attack found it", tone)
+    tone = {"refuted": "bad", "few": "unknown"}.get(leak, leak)
+    leaks = Verdict(
+        "?", {"refuted": REFUTED, "few": TOO_FEW}.get(leak, "a"), "an attack found it", tone
+    )
     said = judge_hand_over(stated, Verdict("?", "a", "of use", "good"), leaks)
     assert said.answer == answer
     assert ("an attack found it" in said.line) == (stated.epsilon is not None and tone == "bad")
+    # It never says that none was tried beside a verdict on what was tried.
+    assert leak == "unknown" or "no attack was tried" not in said.line
 
 
 def attack(low, high, name="AUROC", sees="model", **more):
@@ -145,9 +180,8 @@ def bound(value, claim, policy="uniform"):
 def test_leaking(measured, answer):
     assert judge("leakage", measured).answer == answer
     # What was found in few rows is found.
-    is_clear = answer == "No leak found"
-    few = judge("leakage", measured, is_enough=False).answer
-    assert few == ("Too few rows to say" if is_clear else answer)
+    is_clear = answer == "No leak found" and measured[0].score.name == "AUROC"
+    assert judge("leakage", few(measured)).answer == (TOO_FEW if is_clear else answer)
 
 
 def test_few_others_are_no_leak_and_the_control_would_be():

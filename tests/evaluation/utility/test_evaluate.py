@@ -16,10 +16,15 @@ from evaluation.release import (
     REAL_SMALL,
     TWIN,
     TWIN_SMALL,
+    Tables,
     Twin,
 )
+from evaluation.utility.classifiers import make_classifiers
+from evaluation.utility.usefulness import Usefulness
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import OPTIONS, reviews, small_run, small_world_in
+from tests.helpers.refusals import refusal
+from twinset.progress import Silent
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment", "--attribute", "product")
 TABLES = ("--train", "train.csv", "--test", "test.csv")
@@ -110,6 +115,27 @@ def test_right_and_swapped_labels_are_told_apart(tmp_path, capsys):
         assert found.find(name, rows=BASELINE).value == 0.0
     assert found.about["epsilon"] is None
     assert (tmp_path / "found.json").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "spelled", "is_refused"),
+    [
+        (20, {"positive": "1", "negative": "0"}, True),  # no predicted label is a true one
+        (20, {"positive": "negative", "negative": "positive"}, True),
+        (4, {"positive": "1", "negative": "0"}, False),  # chance finds none of four, now and then
+        (20, {"positive": "positive", "negative": "0"}, False),
+    ],
+)
+def test_a_classifier_that_is_never_right_is_a_fault_of_reading(rows, spelled, is_refused):
+    train, twin, test = (reviews(n, seed=seed) for seed, n in enumerate((40, 40, rows)))
+    twin["sentiment"] = twin["sentiment"].map(spelled)
+    tables = Tables(train, test, twin, "text", ("sentiment",))
+    measure = Usefulness(tables, make_classifiers(["tfidf"]), [0], Silent())
+    if is_refused:
+        said = refusal(list, measure.measured())
+        assert f"not one of {rows} rows has the sentiment" in said and "twin" in said
+    else:
+        assert any(m.place["rows"] == TWIN for m in measure.measured())
 
 
 def test_overlapping_rows_are_counted_and_left_out_on_request(twin, tmp_path, capsys):
