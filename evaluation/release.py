@@ -33,7 +33,7 @@ from twinset.release.publish import beside
 from twinset.release.share import LEDGER, PRIVACY, check_file_format
 from twinset.run.request import Source
 from twinset.run.run_folder import HELD_OUT as HELD_OUT_FILE
-from twinset.run.run_folder import SETTINGS, kept_rows
+from twinset.run.run_folder import SETTINGS, check_ended, kept_rows
 from twinset.run.story import read_source
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 from twinset.table.columns import label_cells, text_cells
@@ -236,6 +236,7 @@ class Release:
     def read(cls, path: Path, run: Path | None = None, device: str = AUTO) -> Release:
         """Read a run folder, or a twin's file with or without its run folder."""
         check_device(SpeedConfig(device=device).device, 1)
+        check_ended(run or path)
         # A run folder has a model. Anything else is the file of a twin.
         is_run = (path / "model" / DESCRIPTION).is_file()
         if is_run and run is not None:

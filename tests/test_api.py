@@ -14,6 +14,7 @@ from tests.helpers.commands import snapshot, texts
 from tests.helpers.evaluated import without_downloads
 from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, ledger
 from twinset.api import Twinset, generate
+from twinset.commandline import console
 from twinset.config.options import OPTIONS
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import MaskedAccess
@@ -193,6 +194,45 @@ def test_what_else_a_table_holds_is_not_handed_over(model, tmp_path):
     assert b"The film of" in (tmp_path / "as-it-is.parquet").read_bytes()  # the control
     assert b"The film of" not in written and b"SECRET" not in written
     assert sorted(pd.read_parquet(file).review) == sorted(twin.review)
+
+
+GUESSED = PRIVATE.rename(columns={"review": "text"}).assign(id=range(60))
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_notes_and_progress_go_to_stderr_unless_they_are_switched_off(
+    tiny_base, tmp_path, capsys, progress
+):
+    cheap = QUICK | {"marginal_share": 0, "teacher_share": 0, "base_model": str(tiny_base)}
+    listening = {} if progress else {"progress": False}
+    model = Twinset(**cheap, **listening).fit(GUESSED)
+    model.sample(4)
+    made = generate(GUESSED, rows=4, run=tmp_path / "run", **cheap, **listening)
+    out, err = capsys.readouterr()
+    assert out == "" and ((err == "") is not progress)
+    if progress:
+        assert err.count("become public as the table has them") == 2 and "'good'" in err
+        assert re.search("guess.*text", err) and "step 2/2" in err and "rows 4/4" in err
+        assert "--" not in err and "\x1b" not in err  # parameters, and no terminal
+    shown = repr(made), repr(model), repr(model.guarantee), repr(model.plan(records=100))
+    assert "4 rows in" in shown[0] and "ε = " in shown[0]
+    assert [text.count("\n") for text in shown[:3]] == [0, 0, 0] and max(map(len, shown[:3])) < 300
+    assert "noise multiplier" in shown[3]
+
+
+def test_a_notebook_gets_a_bar_of_plain_characters(capsys, monkeypatch):
+    """It writes one line over and over: notebooks know the carriage return and hardly more."""
+    monkeypatch.setattr(console, "_is_jupyter", lambda: True)
+    with console.Console(is_shell=False) as progress:
+        for done in (1, 2):
+            progress.count("rows", done, 2)
+        progress.say("`hold_out=0` trains on all")
+    out, err = capsys.readouterr()
+    assert out == "" and err.endswith("\n`hold_out=0` trains on all\n") and "\x1b" not in err
+    half, whole = err.split("\n")[0].split("\r")[1:]
+    assert half.startswith("━" * 10 + "╶" * 10 + " rows 1/2") and whole.startswith(
+        "━" * 20 + " rows"
+    )
 
 
 @pytest.mark.parametrize(

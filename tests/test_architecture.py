@@ -22,7 +22,7 @@ TOPS = ("twinset", "evaluation", "tests")
 ROOMS = {
     "": "tests > cli > evaluation > twinset",
     "twinset": """
-        api commandline > run > pretraining sampling training > release > models > progress
+        api > commandline > run > pretraining sampling training > release > models > progress
         > config > policies > table > privacy > files > bounds > errors
     """,
     "twinset.privacy": "statement > clipping mechanism > accounting",

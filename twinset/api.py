@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -78,7 +79,8 @@ class Twinset:
     Args:
         base_model: an asset, a local folder or a hub name.
         prompt: a built-in template's name, a `.toml` file, the prompt itself, or a `Template`.
-        progress: hears what happens. Silent by default.
+        progress: hears what happens. True shows notes and a bar on stderr, False nothing. Notes say
+            which columns were guessed, and which label values become public.
         private: whether the guarantee holds. With False the model is trained without noise, for
             comparison, and nothing is guaranteed.
         options: as on the command line, with underscores. A `seed` goes to training and sampling,
@@ -93,12 +95,12 @@ class Twinset:
         *,
         base_model: str | Path = BASE_MODEL,
         prompt: Template | str | Path | None = None,
-        progress: Progress | None = None,
+        progress: Progress | bool = True,
         private: bool = True,
         **options: Any,
     ) -> None:
         self.config = _make_config(base_model, private, options)
-        self._prompt, self._progress = prompt, progress or Silent()
+        self._prompt, self._progress = prompt, progress
         self._model: TwinModel | None = None
         self._made_from: Source | Path | None = None  # what the model was fitted to, or is in
         self._written: Counter[int] = Counter()  # hashes of the rows that were sampled
@@ -155,7 +157,8 @@ class Twinset:
             raise InputError(f"`{next(iter(reading))}` is of a table: without one, leave it out")
         from twinset.run.generate import plan_run  # after what is wrong was said
 
-        return plan_run(source, records, self.config, rows, self._progress, hold_out)
+        with _listening(self._progress) as progress:
+            return plan_run(source, records, self.config, rows, progress, hold_out)
 
     def fit(
         self,
@@ -192,7 +195,8 @@ class Twinset:
         source = _make_source(data, text, attributes, owner, self._prompt, 0.0, reading)
         from twinset.run.generate import fit
 
-        self._model = fit(source, self.config, self._progress)
+        with _listening(self._progress) as progress:
+            self._model = fit(source, self.config, progress)
         self._written = Counter()
         self._made_from = replace(source, data="", split=None)  # how to read, and no record
         return self
@@ -222,7 +226,8 @@ class Twinset:
         if seed is not None:
             sampling = replace(sampling, seed=seed)
         counts = proportional(self.model.label_counts, rows)
-        twin = self.model.sample(counts, sampling, self._progress)
+        with _listening(self._progress) as progress:
+            twin = self.model.sample(counts, sampling, progress)
         self._written.update(_hashes(twin))
         return twin
 
@@ -266,16 +271,17 @@ class Twinset:
             InputError: a table cannot be used.
         """
         measure = import_evaluation("evaluate").evaluate_frames
-        return measure(
-            self.model,
-            self._made_from,
-            *(twin, train, test),
-            self._progress,
-            classifiers=classifiers,
-            exclude_overlap=exclude_overlap,
-            embedded=embedded,
-            seeds=seeds,
-        )
+        with _listening(self._progress) as progress:
+            return measure(
+                self.model,
+                self._made_from,
+                *(twin, train, test),
+                progress,
+                classifiers=classifiers,
+                exclude_overlap=exclude_overlap,
+                embedded=embedded,
+                seeds=seeds,
+            )
 
     def audit(
         self,
@@ -310,7 +316,8 @@ class Twinset:
         """
         measure = import_evaluation("evaluate").audit_frames
         tables = twin, members, non_members
-        return measure(self.model, self._made_from, *tables, self._progress, rows=rows)
+        with _listening(self._progress) as progress:
+            return measure(self.model, self._made_from, *tables, progress, rows=rows)
 
     @staticmethod
     def report(run: str | Path) -> Path:
@@ -449,13 +456,16 @@ class Twinset:
 
         Args:
             path: of the folder.
-            options: of sampling and of the device, as for `Twinset`.
+            options: `progress`, and options of sampling and of the device, as for `Twinset`.
 
         Raises:
-            InputError: there is no model, it is damaged, or an option is unknown.
+            InputError: there is no model, its run was stopped before its end, it is damaged, or an
+                option is unknown.
         """
+        from twinset.run.run_folder import check_ended
         from twinset.sampling.twin_model import TwinModel
 
+        check_ended(Path(path))
         twinset = cls(**options)
         twinset._model = TwinModel.load(path, twinset.config.speed.device)
         twinset._made_from = Path(path)
@@ -481,7 +491,7 @@ def generate(
     accept_spend: bool = False,
     prompt: Template | str | Path | None = None,
     base_model: str | Path = BASE_MODEL,
-    progress: Progress | None = None,
+    progress: Progress | bool = True,
     private: bool = True,
     **options: Any,
 ) -> Result:
@@ -514,7 +524,7 @@ def generate(
         accept_spend: resume from where the run was resumed before, and count both.
         prompt: see `Twinset`.
         base_model: an asset, a local folder or a hub name.
-        progress: hears what happens. Silent by default.
+        progress: see `Twinset`.
         private: see `Twinset`.
         options: of `Twinset`, and of `Reading`.
 
@@ -544,7 +554,19 @@ def generate(
     asked = RowsRequest(rows, lines, None if plan_file is None else str(plan_file))
     from twinset.run.generate import generate as run_generate  # after what is wrong was said
 
-    return run_generate(source, config, asked, paths, progress or Silent())
+    with _listening(progress) as listener:
+        return run_generate(source, config, asked, paths, listener)
+
+
+def _listening(progress: Progress | bool) -> AbstractContextManager[Progress]:
+    """Return what shows the progress of one call, and leaves the screen as it was."""
+    if isinstance(progress, Progress):
+        return nullcontext(progress)
+    if not progress:
+        return nullcontext(Silent())
+    from twinset.commandline.console import Console
+
+    return Console(is_shell=False)
 
 
 def _make_config(base_model: str | Path, private: bool, options: dict[str, Any]) -> RunConfig:

@@ -37,7 +37,7 @@ from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import OUTSIDE, noise_cells
 from twinset.release.share import LEDGER, PRIVACY, check_file_format
-from twinset.run.run_folder import SETTINGS, is_run
+from twinset.run.run_folder import SETTINGS, check_ended, is_run
 from twinset.table.read import format_of, read_frame
 
 from ..findings import Findings, Measured, Question, Score
@@ -79,6 +79,7 @@ NoiseCell = tuple[str, int]  # a factor in words, and its shade: −3 (least noi
 
 def write_report(run: Path, show_real: Path | None = None) -> Path:
     """Write `internal/report.html`, whole or not at all, and return where it is."""
+    check_ended(run)
     if not is_run(run):
         raise InputError(f"{run}: no such run folder; give one that `twinset generate` made")
     real = {} if show_real is None else {show_real.name: read_frame(show_real)}

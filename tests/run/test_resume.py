@@ -225,6 +225,32 @@ def test_other_settings_are_refused(begin, again, change, named):
     assert new.code == 2 and "--resume resumes it" in new.err and snapshot(PARTIAL) == partial
 
 
+AFTER = (
+    ("sample", "r", "--output", "o.csv"),
+    ("evaluate", "r", "--train", "t.csv"),
+    ("audit", "r", "--members", "t.csv"),
+    ("report", "r"),
+    ("verify", "r"),
+)
+
+
+@pytest.mark.parametrize("after", AFTER, ids=lambda after: after[0])
+def test_what_comes_after_a_run_finds_a_stopped_one(begin, after):
+    """It lies in a hidden folder. The line names it and says how to go on."""
+    place = begin(killed=True)
+    told = call(*after)
+    assert told.code == 2 and len(told.err.splitlines()) == 1, told.err
+    assert (
+        f"{place.resolve()}/.r.partial" in told.err
+        and "generate TABLE --run r --resume" in told.err
+    )
+    shutil.copytree(PARTIAL / "internal", "r/internal")  # the control: something else is there
+    assert ".r.partial" not in call(*after).err
+    shutil.rmtree("r")
+    (PARTIAL / ".unfinished").unlink()  # and before a checkpoint
+    assert "was killed before" in call(*after).err
+
+
 # -- steps taken twice ----------------------------------------------------------------------------
 
 

@@ -248,7 +248,9 @@ def verify(
 
     from twinset.privacy.statement.wording import paragraphs
     from twinset.release.verify import verify as check
+    from twinset.run.run_folder import check_ended
 
+    check_ended(path)
     report = check(path)
     lines = [
         *(f"ok: {line}" for line in report.checked),

@@ -1,7 +1,8 @@
-"""A run's progress on stderr: a live line with a bar on a terminal, else a plain line now and then.
+"""A run's progress on stderr: a live line with a bar where somebody looks, else lines now and then.
 
-The live line shows when the whole run will end, if that was planned. A plain line shows its phase.
-Knows how things look, and nothing of how they are computed.
+Somebody looks at a terminal and at a notebook. The live line shows when the whole run will end, if
+that was planned. A plain line shows its phase. Knows how things look, and nothing of how they are
+computed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
-from rich.console import ConsoleOptions, RenderableType
+from rich.console import ConsoleOptions, RenderableType, _is_jupyter
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 from rich.segment import Segment
@@ -27,6 +28,8 @@ from twinset.privacy.accounting.accountant import up_decimals
 from twinset.progress import Progress, StepReport, TimeLeft, clock
 
 PLAIN_SECONDS = 10.0  # between two plain lines
+DRAWN_SECONDS = 0.2  # between two lines of a notebook
+BAR = 20  # characters
 LOG_TIME = "%Y-%m-%d %H:%M:%S"
 EPSILON_UPDATES = 20  # a run: the accountant takes its time
 
@@ -36,7 +39,12 @@ class Screen(RichConsole):
 
     def __init__(self, stderr: bool = False) -> None:
         super().__init__(
-            stderr=stderr, soft_wrap=stderr, highlight=False, markup=False, emoji=False
+            stderr=stderr,
+            soft_wrap=stderr,
+            highlight=False,
+            markup=False,
+            emoji=False,
+            force_jupyter=False,  # it would write to where results go
         )
 
     def render(
@@ -51,18 +59,23 @@ class Console(Progress, AbstractContextManager["Console"]):
     """Shows progress to people, `quiet` its warnings only.
 
     A log file gets the same lines, with the time. Only its owner may read it. A file that is there
-    must be empty or a log: it may be a table.
+    must be empty or a log: it may be a table. Parameters of the library are written as flags, but
+    for those who call it from Python (`is_shell` False).
 
     Raises:
         InputError: the log cannot be written.
     """
 
-    def __init__(self, quiet: bool = False, log_file: Path | None = None) -> None:
-        self._out = Screen(stderr=True)
+    def __init__(
+        self, quiet: bool = False, log_file: Path | None = None, is_shell: bool = True
+    ) -> None:
+        self._out, self._spell = Screen(stderr=True), with_flags if is_shell else str
         self._log = logging.Logger("twinset")
         self._log.disabled = log_file is None
         self._quiet, self._is_silent = quiet, quiet and log_file is None
         self._live: tuple[RichProgress, Any] | None = None
+        self._notebook = _is_jupyter() and not quiet
+        self._drawn, self._width = 0.0, 0  # when, of the line that a notebook shows and overwrites
         self._phase = ""
         self._began = self._last = self._spent = 0.0
         self._done = 0.0  # of the phase that is shown
@@ -97,7 +110,7 @@ class Console(Progress, AbstractContextManager["Console"]):
     def say(self, line: str) -> None:
         """See `twinset.progress.Progress`."""
         self._end_phase()
-        line = printable(with_flags(line))
+        line = printable(self._spell(line))
         self._log.info(line)
         if not self._quiet:
             self._out.print(line)
@@ -105,7 +118,7 @@ class Console(Progress, AbstractContextManager["Console"]):
     def warn(self, line: str) -> None:
         """Show a line that no option hides."""
         self._end_phase()
-        line = f"WARNING: {printable(with_flags(line))}"
+        line = f"WARNING: {printable(self._spell(line))}"
         self._log.info(line)
         self._out.print(line, style="bold red")
 
@@ -151,12 +164,14 @@ class Console(Progress, AbstractContextManager["Console"]):
         `each` are the seconds of one part. None: measured from here, and shown as a pace.
         """
         line = printable(line)
+        if phase == self._phase and done == self._done == total:
+            return  # it was shown
         if phase != self._phase or done < self._done:  # another phase, or the same once more
             self._end_phase()
             self._phase, self._began, self._first = phase, time.monotonic(), done
             self._last = 0.0 if phase == "training" else self._began  # the first step tells at once
             if self._out.is_terminal and not self._quiet:
-                columns = (BarColumn(bar_width=20), TextColumn("{task.description}", markup=False))
+                columns = (BarColumn(bar_width=BAR), TextColumn("{task.description}", markup=False))
                 bar = RichProgress(*columns, console=self._out)
                 self._live = bar, bar.add_task("")
                 bar.start()
@@ -167,23 +182,34 @@ class Console(Progress, AbstractContextManager["Console"]):
             if each:  # slow paces are by the minute
                 line += f" | {1 / each:.3g}/s" if each < 1 else f" | {60 / each:.3g}/min"
         left = each * (total - done)
-        is_due = done == total or time.monotonic() - self._last >= PLAIN_SECONDS
+        now, is_whole = time.monotonic(), done == total
+        is_due = is_whole or now - self._last >= PLAIN_SECONDS
         if is_due:
-            self._last = time.monotonic()
+            self._last = now
             self._log.info(f"{line} | eta {clock(left)}")
-        if self._live and not self._quiet:
+        if (self._live or self._notebook) and not self._quiet:
             shown, end = f"{line} | eta {clock(left)}", float(total)
             if self._ahead:
                 left = self._ahead.after(phase, done, total, each)
                 done = time.monotonic() - self._run_began
                 # The time stands first, as a narrow terminal cuts the line.
                 shown, end = f"{clock(left)} left | {line}", done + left
-            bar, task = self._live
-            bar.update(task, completed=done, total=end, description=shown)
+            if self._live:
+                bar, task = self._live
+                bar.update(task, completed=done, total=end, description=shown)
+            if self._live or (now - self._drawn < DRAWN_SECONDS and not is_whole):
+                return
+            whole = round(BAR * min(1.0, done / end)) if end else BAR
+            shown = f"{'━' * whole}{'╶' * (BAR - whole)} {shown}"
+            self._out.file.write(f"\r{shown:{self._width}}")  # it knows no other way to go back
+            self._out.file.flush()
+            self._drawn, self._width = now, len(shown)
         elif is_due and not self._quiet:
             self._out.print(f"{line} | eta {clock(left)}")
 
     def _end_phase(self) -> None:
         if self._live:
             self._live[0].stop()
-        self._live, self._phase = None, ""
+        if self._width:
+            self._out.file.write("\n")
+        self._live, self._phase, self._drawn, self._width = None, "", 0.0, 0

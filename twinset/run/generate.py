@@ -203,6 +203,7 @@ def sample_only(
     Raises:
         InputError: there is no model, or no place; nothing was written.
     """
+    run_folder.check_ended(folder)
     if paths.output is not None:
         check_output(paths.output, paths.overwrite)
     elif not (folder / "model" / DESCRIPTION).is_file():

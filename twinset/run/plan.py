@@ -231,7 +231,7 @@ def say_duration(seconds: float) -> str:
 # -- what people are shown -----------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlanReport:
     """What people are shown of a plan: its numbers, its time, and what other policies need."""
 
@@ -301,6 +301,8 @@ class PlanReport:
                 line = f"σ = {other.noise_multiplier:.3f}{more}; {self.budget_of(other)}"
             lines.append(f"{f'`noise_policy={name}`':<27}{line}")
         return "\n".join(lines)
+
+    __repr__ = __str__  # a notebook shows it as a text, too
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""

@@ -208,7 +208,7 @@ class Run:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What a command made."""
 
@@ -216,3 +216,8 @@ class Result:
     run: Path | None = None  # the run folder, where one was made
     twin: Path | None = None  # the twin's file; None where only a model was trained
     rows: int = 0  # of the twin
+
+    def __repr__(self) -> str:
+        """Return where it is and what is guaranteed, in a line."""
+        what = f"{self.rows:,} rows in {self.twin}" if self.twin else f"a model in {self.run}/model"
+        return f"<twinset: {what}; {self.guarantee!r}>"

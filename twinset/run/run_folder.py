@@ -80,6 +80,28 @@ def is_abandoned(final: Path) -> bool:
     return True
 
 
+def check_ended(run: Path) -> None:
+    """Refuse a run that was stopped before its end. It lies in a hidden folder beside its place.
+
+    Raises:
+        InputError: it was. The line names that folder, and how to go on.
+    """
+    final = run.resolve()
+    hidden = [place_near(final, n) for n in ("partial", "aside")]
+    there = [place for place in hidden if (place / RESUMABLE).is_file()]
+    if final.exists() or not any(place.exists() for place in hidden):
+        return
+    if not there:
+        raise InputError(f"{run}: a run is being made there, or was killed before it had a model")
+    sample = ""
+    if has_checksums(there[0] / "model"):
+        sample = f"; {sampling_command(there[0])} writes rows from its model"
+    raise InputError(
+        f"{run}: the run was stopped before its end, and waits in {there[0]}; `twinset generate "
+        f"TABLE --run {shlex.quote(str(run))} --resume` with its other options goes on{sample}"
+    )
+
+
 def sampling_command(run: Path) -> str:
     """Return the command that writes rows from a run's model."""
     return f"`twinset sample {shlex.quote(str(run))} --output FILE`"

@@ -33,7 +33,7 @@ from twinset.privacy.statement.theorems import (
 from twinset.privacy.statement.wording import TWIN, Released
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Guarantee:
     """What holds, in numbers and in words. ε and δ are None where nothing is guaranteed.
 
@@ -56,6 +56,13 @@ class Guarantee:
     covers: tuple[str, ...]
     excludes: tuple[str, ...]
     by_weight: tuple[tuple[float, float, float], ...] = ()
+
+    def __repr__(self) -> str:
+        """Return the numbers in a line. `sentence` says what they mean."""
+        if self.epsilon is None or self.delta is None:
+            return "<no privacy guarantee>"
+        spent, delta = wording.up_decimals(self.epsilon), wording.up_digits(self.delta)
+        return f"<ε = {spent}, δ = {delta}, for each {self.unit}>"
 
     @property
     def is_of_whole_records(self) -> bool:
