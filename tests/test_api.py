@@ -115,6 +115,8 @@ def test_whatever_holds_a_table_makes_the_same_model(tiny_base, tmp_path):
         (tmp_path / "t.csv", "text", "label"),
         (Dataset.from_pandas(NAMED), "text", "label"),
         (NAMED.text.to_numpy(), NAMED.label),
+        (NAMED.to_dict("list"), "text", "label"),
+        (NAMED.to_dict("records"), "text", "label"),
     ]
     first, *others = (
         Twinset(base_model=str(tiny_base), **same).fit(*data).model.model.state_dict()
@@ -247,6 +249,14 @@ def test_a_notebook_gets_a_bar_of_plain_characters(capsys, monkeypatch):
         (lambda f: Twinset().sample(3), "nothing has been fitted yet"),
         (lambda f: generate(f, rows=0), "^`rows` must be a whole number"),
         (lambda f: Twinset().fit(["a"], ["b", "c"]), "labels"),
+        (lambda f: Twinset().fit({"train": f, "test": f}), "splits: give one of them, train, test"),
+        (lambda f: Twinset().fit({"a": ["x"], "b": ["y", "z"]}), "lists that are equally long"),
+        (lambda f: Twinset().fit({"a": "x", "b": ["y"]}), "lists that are equally long"),
+        (
+            lambda f: Twinset().fit(f.set_axis([0, 1, 2], axis=1), 0),
+            "`text` is the name of a column",
+        ),
+        (lambda f: Twinset().fit(f.set_axis([0, 1, 2], axis=1)), "frame.columns = .* names two"),
     ],
 )
 def test_messages_name_parameters(frame, call, said):

@@ -180,8 +180,8 @@ class Twinset:
                 )
 
         Args:
-            data: the private table, a `datasets.Dataset`, or a table's file, folder of `datasets`
-                or hub name. Or the texts alone, one a row.
+            data: the private table, a `datasets.Dataset`, lists by column, a list of rows, or a
+                table's file, folder of `datasets` or hub name. Or the texts alone, one a row.
             text: the text column, or a template that joins several, "{title}: {body}". None
                 guesses. With texts alone: their labels, one a row.
             attributes: the label columns. With none, one is guessed.
@@ -591,19 +591,21 @@ def _make_source(
     import pandas as pd
 
     from twinset.run.request import Source
+    from twinset.table.columns import table_of
     from twinset.table.labels import LabelRules
 
     if unknown := reading.keys() - Reading.__annotations__.keys():
         raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) and any(hasattr(part, "columns") for part in data.values()):
         raise InputError(f"a data set with splits: give one of them, {', '.join(map(str, data))}")
+    data = table_of(data)
     if hasattr(data, "to_pandas"):  # a `datasets.Dataset`, or another library's table
         from twinset.table.read import read_frame
 
         data = read_frame(data) if hasattr(data, "with_format") else data.to_pandas()
     if isinstance(data, pd.DataFrame | str | Path):
         if text is not None and not isinstance(text, str):
-            raise InputError("`text` names a column here; labels go with texts alone")
+            raise InputError("`text` is the name of a column, a text; labels go with texts alone")
     elif text is None or isinstance(text, str) or len(text) != len(data):
         raise InputError("texts alone need as many labels: `fit(texts, labels)`")
     else:  # texts and their labels. As objects, so that a gap changes no other label.

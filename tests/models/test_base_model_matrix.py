@@ -1,5 +1,7 @@
 """Families of causal models: those that twinset supports make a twin, others end in one line."""
 
+import json
+
 import pandas as pd
 import pytest
 import torch
@@ -8,6 +10,8 @@ import cli
 from tests.conftest import CONTEXT, make_tokenizer
 from tests.helpers.commands import arguments
 from tests.helpers.models import LLAMA, tiny_model
+from twinset import Twinset
+from twinset.progress import Silent
 
 LEARNED = {"max_position_embeddings": CONTEXT}
 ROTARY = LLAMA | LEARNED | {"pad_token_id": None}
@@ -57,6 +61,24 @@ def test_a_folder_without_a_tokenizer_is_refused_in_one_line(good_table, model_c
         (model_copy / file).unlink()
     assert cli.main([str(word) for word in arguments(model_copy, ("t.csv",))]) == 2
     assert "it has no tokenizer" in capsys.readouterr().err
+
+
+def test_what_a_base_model_does_to_texts_is_said(good_table, model_copy, monkeypatch):
+    spelling = json.loads((model_copy / "tokenizer.json").read_text())
+    spelling["normalizer"] = {"type": "Lowercase"}
+    (model_copy / "tokenizer.json").write_text(json.dumps(spelling))
+    table = pd.read_csv("t.csv")
+    table.assign(review=table["review"] * 20).to_csv("t.csv", index=False)
+    heard, options = (
+        Silent(),
+        {"steps": 1, "batch_size": 4, "teacher_share": 0, "marginal_share": 0},
+    )
+    monkeypatch.setattr(heard, "say", (said := list[str]()).append)
+    Twinset(base_model=str(model_copy), max_tokens=10 * CONTEXT, progress=heard, **options).fit(
+        "t.csv", "review", "label"
+    )
+    assert "the base model knows no capital letters, and the twin will have none" in said
+    assert any(f"the base model reads {CONTEXT}, the prompt included" in line for line in said)
 
 
 @pytest.mark.slow

@@ -285,5 +285,5 @@ def test_labels_with_commas_stand_in_quotes_and_what_is_not_clear_is_refused(tmp
     assert "has a number already" in refusal(asked, "a,c=3", '"a",c=2')
     assert "there is no label 'b'" in refusal(asked, "b=1")
     fractions = Schema("text", "str", (Attribute("score", "float64", (0.5, 1.5)),), ("score",))
-    (path := tmp_path / "plan.csv").write_text("score,rows\n0.5,3\n1.5,4\n")
+    (path := tmp_path / "plan.csv").write_text("score,rows\n0.5,3.0\n1.5,4\n")
     assert explicit(fractions, RowsRequest(plan_file=str(path))) == {(0.5,): 3, (1.5,): 4}

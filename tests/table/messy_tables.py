@@ -4,6 +4,7 @@ A row of `READ` says how many records there are, what the first text is, and wha
 owner; a row of `REFUSED` what the one line says.
 """
 
+import bz2
 import csv
 import gzip
 import io
@@ -217,6 +218,10 @@ READ = {
     "an array of objects": Messy(json.dumps(lines(), indent=1), file="t.json"),
     "a compressed array": Messy(gzip.compress(json.dumps(lines()).encode()), file="t.json.gz"),
     "JSONL called .json": Messy(jsonl(lines()), file="t.json"),
+    "JSONL called .ndjson": Messy(jsonl(lines()), file="t.ndjson"),
+    "bzip2": Messy(bz2.compress(cells().encode()), file="t.csv.bz2"),
+    "Zstandard": Messy(pa.compress(jsonl(lines()), "zstd", asbytes=True), file="t.jsonl.zst"),
+    "an array in an object": Messy(json.dumps({"data": lines()}, indent=1), file="t.json"),
     "nested JSON beside": Messy(
         json.dumps(lines(about={"a": [1, {"b": None}]})), "leaving out column", file="t.json"
     ),
@@ -254,7 +259,7 @@ REFUSED = {
     "a label of one record": Messy(
         cells(labels=["good"] * 37 + ["bad", "bad", SECRET]), "that too few records hold & row 41"
     ),
-    "no header": Messy(cells(header=None), "is the header row missing?"),
+    "no header": Messy(cells(header=None), "header row is missing, add a line of names"),
     "no header, and labels that are named": Messy(
         cells(labels=LABELS, header=None),
         "number 1 is like one & `text`",
@@ -262,7 +267,7 @@ REFUSED = {
     ),
     "no header above what nothing repeats": Messy(
         cells(labels=[f"{SECRET}{i}" for i in range(40)], header=None),
-        "it has columns number 1, number 2 (is",
+        "it has columns number 1, number 2 (is the header row missing? Add a line of names",
         options={"text": "review"},
     ),
     "two columns of one name": Messy(cells(header=("a", "a")), "two columns have the same name"),
@@ -285,7 +290,9 @@ REFUSED = {
     "brackets": Messy(b"[" * 100_000, "line 1 is not valid JSON", file="t.jsonl"),
     "no Parquet": Messy(SECRET, "not a readable Parquet", file="t.parquet"),
     "an older Excel file": Messy(SECRET, "unknown ending & .xlsx", file="t.xls"),
-    "gzip that is cut off": Messy(gzip.compress(cells().encode())[:-9], "gzip", file="t.csv.gz"),
+    "gzip that is cut off": Messy(
+        gzip.compress(cells().encode())[:-9], "compressed", file="t.csv.gz"
+    ),
     "a picture": Messy(b"\x89PNG" + bytes(99), "is not text"),
     "NUL characters, strictly": Messy(cells(NULS), "row 2 has a NUL", options=STRICT),
     "characters that were lost, strictly": Messy(
@@ -315,7 +322,38 @@ REFUSED = {
     "a template of objects": Messy(
         jsonl(lines(title={"a": SECRET})), "lists or objects", file="t.jsonl", options=JOIN
     ),
-    "a table inside": Messy(json.dumps({"rows": lines()}, indent=1), "line 1", file="t.json"),
+    "two tables inside": Messy(
+        json.dumps({"data": lines(), "rows": lines()}), "item 41 & array of", file="t.json"
+    ),
+    "pandas' own JSON": Messy(
+        lambda path: table().to_json(path), "columns or rows & orient='records'", file="t.json"
+    ),
+    "pandas' split JSON": Messy(
+        lambda path: table().to_json(path, orient="split"), "orient='records'", file="t.json"
+    ),
+    "a folder of Parquet": Messy(
+        lambda path: table().to_parquet(path, partition_cols=["label"]),
+        "pandas.read_parquet",
+        file="t.d",
+    ),
+    "texts without a format": Messy(cells(), "rename it to .csv, .tsv or", file="t.txt"),
+    "a packed table": Messy(zip_of(1), "unpack it", file="t.csv.zip"),
+    "bzip2 that is cut off": Messy(
+        bz2.compress(cells().encode())[:-9], "compressed data is", file="t.csv.bz2"
+    ),
+    "Zstandard that is none": Messy(SECRET, "cannot be read", file="t.jsonl.zst"),
+    "bytes": Messy(
+        parquet(table([text.encode() for text in TEXTS])),
+        "no text but bytes; decode them",
+        file="t.parquet",
+        options={"text": "review"},
+    ),
+    "lists as texts": Messy(
+        parquet(table([[text] for text in TEXTS])),
+        "holds no text",
+        file="t.parquet",
+        options={"text": "review"},
+    ),
     "lists": Messy(json.dumps([[SECRET, "a"]]), "item 1 & array of objects", file="t.json"),
     "an array cut off": Messy(
         json.dumps(lines()).encode()[:-20], "item 40 & array of objects", file="t.json"

@@ -5,6 +5,7 @@ Each limit is far above what any useful table, card or option file has.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 from collections.abc import Iterable
 from pathlib import Path
@@ -60,6 +61,11 @@ def check_inflated(inflated: int, path: Path, rows: int = 0) -> None:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file, inflated where it ends in `.gz`. Whoever reads it checks how much it becomes."""
-    is_zipped = path.name.lower().endswith(".gz")
-    return cast(IO[bytes], gzip.open(path, "rb")) if is_zipped else path.open("rb")
+    """Open a file, inflated as it ends. Whoever reads it checks how much it becomes."""
+    ending = path.suffix.lower()
+    if ending == ".zst":
+        import pyarrow as pa
+
+        return cast(IO[bytes], pa.input_stream(path, compression="zstd"))
+    kinds: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
+    return cast(IO[bytes], kinds.get(ending, open)(path, "rb"))

@@ -118,11 +118,12 @@ class OutputPaths:
     def twin_format(self, data: str = "") -> str:
         """Return the twin's format, an ending without its dot. `data` names the private table.
 
-        >>> OutputPaths().twin_format("reviews.csv.gz"), OutputPaths().twin_format("some/hub-name")
-        ('csv', 'parquet')
+        >>> [OutputPaths().twin_format(d) for d in ("t.csv.gz", "t.ndjson", "some/hub-name")]
+        ['csv', 'jsonl', 'parquet']
         """
         chosen = self.format or (ending_of(self.output) if self.output else None)
-        alike = {"xlsx": "csv", "json": "jsonl"}.get(format_of(data) or "", "parquet")
+        kind = format_of(data) or ""
+        alike = {"xlsx": "csv", "json": "jsonl", "feather": "parquet"}.get(kind, kind or "parquet")
         return chosen or (ending_of(data) or alike).removesuffix(".gz")
 
 

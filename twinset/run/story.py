@@ -140,6 +140,11 @@ def read(run: Run) -> None:
             config.training.base_model, device=config.speed.device, say=progress.say
         )
         check_reserved(records, frame, special_token_strings(run.base.tokenizer), source.name)
+        tokenizer = run.base.tokenizer
+        if tokenizer.decode(tokenizer("A", add_special_tokens=False).input_ids).strip() == "a":
+            lower = "the base model knows no capital letters, and the twin will have none"
+            run.notes = (*run.notes, lower)
+            progress.say(lower)
         if run.folder and run.folder.is_resumed:
             held = kept_rows(run.folder.internal)
         else:
@@ -462,7 +467,10 @@ def tokenise_texts(run: Run, name: str, masked: bool) -> TokenisedRecords:
     span = context_length(run.base.model)
     tokens = tokenise(records, run.template, run.base.tokenizer, span, longest, folder)
     if tokens.truncated:
-        run.progress.say(f"{tokens.truncated} texts are cut at the longest length (`max_tokens`)")
+        why = "the longest length (`max_tokens`)"
+        if (budget := text_budget(tokens.prompts, span, longest)) < longest:
+            why = f"{budget} tokens: the base model reads {span}, the prompt included"
+        run.progress.say(f"{tokens.truncated} texts are cut at {why}")
     return tokens
 
 

@@ -99,7 +99,7 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
 
     counts = dict.fromkeys(schema.combinations, 0)
     for combination, value, place in asked:
-        text = str(value).strip()
+        text = str(value).strip().removesuffix(".0")  # as spreadsheets and pandas write some
         if not text.isdecimal() or len(text) > LONGEST_NUMBER:
             raise InputError(f"{place}: the number of rows must be a whole number, 0 or more")
         counts[combination] += int(text)

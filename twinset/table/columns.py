@@ -178,6 +178,28 @@ def collect_table(
     return frame[list(chunks)] if chunks else pd.DataFrame(index=range(total))
 
 
+def table_of(data: Any) -> Any:
+    """Return a table of lists by column, or of a list of rows as JSONL has them. Else the data.
+
+    >>> table_of([{"a": 1}, {"a": None, "b": "x"}])["a"].tolist()
+    [1, None]
+    """
+    is_by_rows = isinstance(data, list) and bool(data) and all(isinstance(r, Mapping) for r in data)
+    if is_by_rows:
+        names = dict.fromkeys(chain.from_iterable(data))
+        cells = {name: [row.get(name) for row in data] for name in names}
+    elif isinstance(data, Mapping):
+        cells = dict(data)
+    else:
+        return data
+    rows = {-1 if isinstance(column, str) else len(column) for column in cells.values()}
+    if len(rows) != 1 or -1 in rows:
+        raise InputError("table: its columns must be lists that are equally long")
+    found = collect_table([(rows.pop(), {name: list(column) for name, column in cells.items()})])
+    found.attrs[STATED] = TableFacts(is_named_by_rows=is_by_rows, states_types=False)
+    return found
+
+
 def blocks(column: Any) -> Iterator[Any]:
     """Yield a column or a table in pieces, so that few of its cells are Python objects at once."""
     for start in range(0, len(column), ROWS_AT_ONCE):
@@ -302,9 +324,10 @@ def has_text(column: pd.Series, place: str) -> np.ndarray:
     cells = (cell for some in blocks(column) for cell in some.tolist())
     found = [_VISIBLE.search(c) is not None if isinstance(c, str) else None for c in cells]
     if all(is_filled is None for is_filled in found):
-        raise InputError(
-            f"{place} holds no text (it is {column.dtype}); choose another with `text`"
-        )
+        remedy = f"text (it is {column.dtype}); choose another with `text`"
+        if any(isinstance(cell, bytes) for cell in column.iloc[:ROWS_AT_ONCE].tolist()):
+            remedy = "text but bytes; decode them, as `frame[name].str.decode('utf-8')` does"
+        raise InputError(f"{place} holds no {remedy}")
     return np.array([is_filled is True for is_filled in found], bool)
 
 

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -245,8 +245,11 @@ def load_dataset(name: str, split: str | None) -> Reader:
         try:
             loaded = load_from_disk(name)
         except Exception:
+            remedy = "name a file in it"
+            if any(chain(Path(name).glob("*=*"), Path(name).glob("*.parquet"))):
+                remedy = "if its files are one table, make it one: `pandas.read_parquet(folder)`"
             raise InputError(
-                f"{name}: not a folder saved by datasets.save_to_disk; name a file in it"
+                f"{name}: not a folder saved by datasets.save_to_disk; {remedy}"
             ) from None
         by_name = loaded if isinstance(loaded, DatasetDict) else {str(loaded.split): loaded}
         splits = list(by_name)

@@ -49,6 +49,12 @@ FORMATS: dict[str, str] = _PLAIN | {".parquet": "parquet"}
 # a twin is written in none of these
 READ_ONLY = {".json": "json", ".json.gz": "json", ".xlsx": "xlsx"}
 READ_ONLY |= {".feather": "feather", ".arrow": "feather"}
+READ_ONLY |= {f".ndjson{end}": "jsonl" for end in ("", ".gz")}
+READ_ONLY |= {f".{kind}{end}": kind for kind in ("csv", "tsv", "jsonl") for end in (".bz2", ".zst")}
+_REMEDIES = dict.fromkeys(
+    (".zip", ".7z", ".rar", ".tar", ".xz"), "unpack it and name the file inside"
+)
+_REMEDIES[".txt"] = "rename it to .csv, .tsv or .jsonl, by what it holds"
 # As OWASP's "CSV injection" lists them. The last four are = + - @ in full width.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 STDIN = "-"
@@ -76,6 +82,9 @@ _SURE = 0.2  # of what a language's letters are to be like, from 0 to 1
 _TEXT = pa.large_string()
 _HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
 _BETWEEN = re.compile(r"[\s,]*")  # items of a JSON array
+_AROUND = re.compile(
+    r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\['
+)  # an array, and an object about it
 _TOO_LONG = (
     f"a line or a cell has more than {MOST_CELL} characters; look for a quoted cell that is never "
     "closed"
@@ -290,7 +299,8 @@ def _json_items(
     """Yield the JSON of each item and what it says. None: it is not valid."""
     parts = _read_text(path, layout, rows, None)
     rest = next(parts, "") if may_be_array else ""
-    if not rest.lstrip().startswith("["):
+    array = _AROUND.match(rest)
+    if array is None:
         for line in _read_text(path, layout, rows, "\n"):
             if not line.strip():
                 rows.blank.append(ord("1"))
@@ -300,11 +310,13 @@ def _json_items(
             except (ValueError, RecursionError):
                 yield line, None
         return
-    rows.word, at, decoder = "item", rest.index("[") + 1, json.JSONDecoder()
+    rows.word, at, decoder = "item", array.end(), json.JSONDecoder()
     while True:
         if between := _BETWEEN.match(rest, at):
             at = between.end()
         if rest.startswith("]", at):
+            if array[1] and (rest[at + 1 :] + next(parts, "")).strip() != "}":
+                yield "", None
             return
         try:
             found, end = decoder.raw_decode(rest, at)
@@ -348,6 +360,15 @@ def _read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool)
         if len(some) == columns.ROWS_AT_ONCE:
             yield len(some), {name: [each.get(name) for each in some] for name in names}
             some = []
+    if (
+        len(rows.blank) == 1
+        and some[0]
+        and all(isinstance(cell, dict | list) for cell in some[0].values())
+    ):
+        raise InputError(
+            f"{path}: is one object of columns or rows; write an array of objects, [{{…}}, {{…}}], "
+            "as `to_json(path, orient='records')` of pandas does"
+        )
     if some:
         yield len(some), {name: [each.get(name) for each in some] for name in names}
 
@@ -414,7 +435,8 @@ def read_frame(
                 raise InputError(f"{path}: no such file; check the path")
             elif kind is None:
                 readable = ", ".join((*FORMATS, *READ_ONLY))
-                raise InputError(f"{path}: unknown ending; save it as one of {readable}")
+                remedy = _REMEDIES.get(path.suffix.lower(), f"save it as one of {readable}")
+                raise InputError(f"{path}: unknown ending; {remedy}")
             elif kind == "xlsx":
                 rows = RowNumbers("row", header=1)
                 pieces = formats.read_excel(path, split, rows, notes)
@@ -437,7 +459,7 @@ def read_frame(
             frame = columns.collect_table(pieces, schema, folder)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise InputError(
-                f"{path}: the gzip data is damaged or cut off; copy it again"
+                f"{path}: its compressed data is damaged or cut off; copy it again"
             ) from None
         except OSError as error:
             reason = error.strerror or "input/output error"

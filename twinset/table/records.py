@@ -129,7 +129,9 @@ def check_table(frame: pd.DataFrame, source: str) -> None:
     if frame.empty:
         raise InputError(f"{source}: the table has no rows; give a table with records")
     if not all(isinstance(name, str) for name in frame.columns):
-        raise InputError(f"{source}: column names must be text; rename the columns")
+        raise InputError(
+            f"{source}: column names must be text; `frame.columns = ['review', 'label']` names two"
+        )
 
 
 def show(names: Sequence[str], frame: pd.DataFrame) -> str:
@@ -142,7 +144,7 @@ def show(names: Sequence[str], frame: pd.DataFrame) -> str:
         for name in names[:30]
     ]
     plural = "columns" if len(names) > 1 else "column"
-    missing = " (is the header row missing?)" if False in verdicts else ""
+    missing = " (is the header row missing? Add a line of names)" if False in verdicts else ""
     return f"{plural} {', '.join(quoted)}" + (", …" if len(names) > 30 else "") + missing
 
 
@@ -265,8 +267,9 @@ def _guess(
     if like_cells:
         place = frame.columns.get_loc(like_cells[0]) + 1
         raise InputError(
-            f"{source}: the name of column number {place} is like one of its values: is the header "
-            f"row missing? Add one, or choose with {option}, which makes a column's name public"
+            f"{source}: the name of column number {place} is like one of its values; if the header "
+            "row is missing, add a line of names, such as text,label; if it is not, choose with "
+            f"{option}, which makes a column's name public"
         )
     return found[0]
 
@@ -443,6 +446,12 @@ def records_from_frame(
         numbers = numbers * len(column.codes.values) + column.codes.numbers
     # who declared each column's values, for the ledger
     whose = {column.name: column.whose for column in columns if column.whose is not None}
+    for column in columns:  # in memory, a gap makes fractions of whole numbers
+        stated = str(frame[column.name].dtype)
+        if facts.states_types and stated.startswith("float") and column.dtype == "int64":
+            notes.append(
+                f"{column.shown} holds whole numbers as {stated}; the twin has {column.dtype}"
+            )
     records = Records(texts, Picked(schema.combinations, numbers), schema, owners, whose)
     _refuse_where(records, frame, source, CONTROL.search, "a control character")
     if strict:
