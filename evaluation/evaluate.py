@@ -21,6 +21,7 @@ import pandas as pd
 
 from twinset.bounds import check_options, setting
 from twinset.errors import InputError
+from twinset.files.turns import in_turn
 from twinset.models.base_model import load_base
 from twinset.models.device import AUTO
 from twinset.privacy.statement.theorems import UNIT
@@ -273,6 +274,7 @@ def judge_finished_run(
     return [*lines, *following, "Computed on private rows: the first four lines are for you alone."]
 
 
+@in_turn
 def evaluate_frames(
     model: TwinModel,
     made_from: Source | Path | None,
@@ -291,6 +293,7 @@ def evaluate_frames(
         return _list_scores(evaluate(release, request, "Twinset.evaluate", progress))
 
 
+@in_turn
 def audit_frames(
     model: TwinModel,
     made_from: Source | Path | None,

@@ -1,13 +1,23 @@
 """The Python interface: its examples run, its messages name parameters."""
 
+import csv
 import inspect
+import logging
+import os
+import random
 import re
 import shutil
+import signal
+import sys
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 from datasets import Dataset
 
 from tests.helpers.commands import snapshot, texts
@@ -125,6 +135,36 @@ def test_whatever_holds_a_table_makes_the_same_model(tiny_base, tmp_path):
     for other in others:
         assert first.keys() == other.keys()
         assert all(first[name].equal(other[name]) for name in first)
+
+
+def settings_of_the_process() -> dict:
+    """What libraries keep once for all threads, as far as a run changes it."""
+    numbers = torch.get_num_threads(), csv.field_size_limit(), logging.root.manager.disable
+    drawn = torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())
+    kept = list(sys.path), "kernels" in sys.modules, sys.modules["__main__"], dict(os.environ)
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    return {
+        "numbers": numbers,
+        "drawn": drawn,
+        "kept": kept,
+        "warnings": list(warnings.filters),
+        "handlers": handlers,
+        "torch": torch.get_default_dtype(),
+    }
+
+
+def test_threads_take_turns_and_the_process_stays_as_it_was(tiny_base, tmp_path):
+    path, before = tmp_path / "t.csv", settings_of_the_process()
+    PRIVATE.to_csv(path, index=False)
+
+    def made(seed: int) -> pd.DataFrame:
+        same = QUICK | {"insecure_noise_seed": seed, "seed": seed, "steps": 1}
+        return Twinset(base_model=str(tiny_base), progress=False, **same).fit(path).sample(4)
+
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(made, range(4)))
+    assert settings_of_the_process() == before
+    assert all(made(seed).equals(twin) for seed, twin in enumerate(together))
 
 
 def test_a_saved_model_replaces_another_and_nothing_else(model, tmp_path):

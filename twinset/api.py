@@ -67,7 +67,7 @@ class Reading(TypedDict, total=False):
 
 
 class Twinset:
-    """Fit once, sample as often as you like: sampling spends no privacy.
+    """Fit once, sample as often as you like: sampling spends no privacy. Threads take turns.
 
     Example:
         Fit a model to a table, write a twin of 1000 rows, and say what is guaranteed:

@@ -11,6 +11,7 @@ from tests.conftest import CONTEXT, make_tokenizer
 from tests.helpers.commands import arguments
 from tests.helpers.models import LLAMA, tiny_model
 from twinset import Twinset
+from twinset.models.base_model import INDEX
 from twinset.progress import Silent
 
 LEARNED = {"max_position_embeddings": CONTEXT}
@@ -37,12 +38,12 @@ SUPPORTED = {
 REFUSED = {"BloomConfig": {}, "MambaConfig": {"state_size": 4}}
 
 
-def save_family(folder, config, sizes):
+def save_family(folder, config, sizes, **how):
     tokenizer = make_tokenizer()
     end = tokenizer.eos_token_id
     sizes = {"vocab_size": len(tokenizer), "bos_token_id": end, "eos_token_id": end} | sizes
     torch.manual_seed(0)
-    tiny_model(config, hidden_size=32, **sizes).save_pretrained(folder)
+    tiny_model(config, hidden_size=32, **sizes).save_pretrained(folder, **how)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -54,6 +55,31 @@ def test_a_supported_family_makes_a_twin(config, good_table):
     given = ("t.csv", "--rows", "4", "--output", "twin.csv")
     assert cli.main([str(word) for word in arguments(base, given)]) == 0
     assert len(pd.read_csv("twin.csv")) == 4
+
+
+UNUSED = len(make_tokenizer()) + 300  # embeddings, most of which no token has
+
+
+@pytest.mark.parametrize(
+    ("sizes", "how", "changes"),
+    [
+        ({}, {"max_shard_size": "20KB"}, {}),
+        ({"vocab_size": UNUSED}, {}, {}),
+        ({"vocab_size": UNUSED, "tie_word_embeddings": False}, {}, {}),
+        ({}, {}, {"pad_token": None, "bos_token": None, "unk_token": None}),
+        ({"pad_token_id": 5, "bos_token_id": None, "eos_token_id": 9}, {}, {"pad_token": "~"}),
+    ],
+    ids=["sharded", "unused", "untied", "end token alone", "another pad and end"],
+)
+def test_what_libraries_make_of_a_folder_makes_a_twin(good_table, sizes, how, changes):
+    base = save_family(good_table / "base", "GPT2Config", LEARNED | sizes, **how)
+    assert (base / INDEX).exists() == bool(how)
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    (base / "tokenizer_config.json").write_text(json.dumps(settings | changes))
+    given = ("t.csv", "--rows", "20", "--output", "twin.csv")
+    assert cli.main([str(word) for word in arguments(base, given)]) == 0
+    twin = pd.read_csv("twin.csv")
+    assert len(twin) == 20 and twin["review"].str.strip().str.len().min() > 0
 
 
 def test_a_folder_without_a_tokenizer_is_refused_in_one_line(good_table, model_copy, capsys):

@@ -19,6 +19,7 @@ from twinset.config.plan import Plan, make_plan, settled, sized
 from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError, Stopped
 from twinset.files.atomic import has_checksums, replacing, write_json, write_text, writing
+from twinset.files.turns import in_turn
 from twinset.models.base_model import load_base
 from twinset.models.device import AUTO, on_free_cores
 from twinset.policies import policy_names
@@ -53,6 +54,7 @@ from twinset.training.distributed import process_group
 PROMPT_TOKENS = 16  # of the longest prompt, if there is no table whose labels would say
 
 
+@in_turn
 def generate(
     source: Source,
     config: RunConfig,
@@ -190,6 +192,7 @@ def finetune(run: Run, progress: Progress | None = None) -> TwinModel:
     return run.model
 
 
+@in_turn
 def sample_only(
     folder: Path,
     sampling: SamplingConfig,
@@ -248,6 +251,7 @@ def dry_run(
     return PlanReport(run.plan, run.phases, owned=run.owned, most=run.most)
 
 
+@in_turn
 def fit(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
     """Return a model fitted to a table. What is kept of it meanwhile is its owner's alone."""
     with TemporaryDirectory() as name:
@@ -279,6 +283,7 @@ def prepare(
     return run
 
 
+@in_turn
 def plan_run(
     source: Source | None,
     records: int | None,

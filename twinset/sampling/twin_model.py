@@ -25,6 +25,7 @@ from twinset.config import SamplingConfig
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import fault, open_as_folder, write_checksums, write_json, write_text
 from twinset.files.limits import read_text
+from twinset.files.turns import in_turn
 from twinset.models.assets import quiet
 from twinset.models.base_model import PRIVATE, context_length, load_base
 from twinset.models.device import AUTO, has_bfloat16
@@ -88,6 +89,7 @@ class TwinModel:
 
     # -- rows --------------------------------------------------------------------------------------
 
+    @in_turn
     def sample(
         self,
         counts: Mapping[Combination, int],
@@ -314,6 +316,7 @@ class TwinModel:
         write_checksums(folder)
 
     @classmethod
+    @in_turn
     def load(cls, folder: str | Path, device: str = AUTO) -> TwinModel:
         """Read what `save` wrote. A run folder stands for its `model/`.
 
