@@ -30,7 +30,7 @@ from twinset.sampling.twin_model import TwinModel, twin_frame
 from twinset.table.labels import LabelRules
 from twinset.table.read import read_frame
 from twinset.table.records import Records, check_reserved, records_from_frame
-from twinset.table.schema import Combination, Schema
+from twinset.table.schema import Combination, Schema, plain
 from twinset.table.templates import Template, load_template
 from twinset.table.tokenization import prompt_tokens, text_budget
 
@@ -103,7 +103,7 @@ def read_data(
     check_reserved(records, frame, reserved, source.name)
     schema, asked = records.schema, source.prompt
     template = asked if isinstance(asked, Template) else load_template(asked, schema)
-    known = template, schema.text, tuple(attribute.name for attribute in schema.attributes)
+    columns = template, schema.text, tuple(attribute.name for attribute in schema.attributes)
     if source.prompt is None:
         progress.say(SAME_PROMPT.format(template.pattern))
     rng = np.random.default_rng(seed)
@@ -113,7 +113,7 @@ def read_data(
         many = min(len(records) // HELD_OUT_SHARE, HELD_OUT_ROWS)
         order = rng.permutation(len(records))
         held, trained = (take_records(records, places) for places in (order[:many], order[many:]))
-        return Data(trained, held, *known)
+        return Data(trained, held, *columns)
     frame = read_frame(request.test, layout=source.layout)
     held, _ = records_from_frame(
         frame,
@@ -124,10 +124,12 @@ def read_data(
         rules=source.labels.settled(schema, {}) if source.labels.changes_rows else None,
     )
     check_reserved(held, frame, reserved, request.test)
-    if not set(held.labels) <= set(schema.combinations):
+    known, spelt = schema.spelled, [tuple(map(plain, labels)) for labels in held.labels]
+    if not known.keys() >= set(spelt):
         raise InputError(f"`test={request.test}`: has labels that {source.name} lacks")
+    held = replace(held, labels=[known[labels] for labels in spelt])
     tested = take_records(held, rng.permutation(len(held))[:HELD_OUT_ROWS])
-    return Data(records, replace(tested, schema=schema), *known)
+    return Data(records, replace(tested, schema=schema), *columns)
 
 
 def policy_config(config: RunConfig, name: str) -> RunConfig:

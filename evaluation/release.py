@@ -36,11 +36,11 @@ from twinset.run.run_folder import HELD_OUT as HELD_OUT_FILE
 from twinset.run.run_folder import SETTINGS, check_ended, kept_rows
 from twinset.run.story import read_source
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
-from twinset.table.columns import label_cells, text_cells
+from twinset.table.columns import label_cells, label_codes, text_cells
 from twinset.table.labels import LabelRules
 from twinset.table.read import FORMATS, Layout, format_of, read_frame, write_frame, written_names
 from twinset.table.records import Records, check_table, choose_columns, records_from_frame
-from twinset.table.schema import Combination, Schema
+from twinset.table.schema import Combination, Schema, plain
 from twinset.table.templates import Template
 
 REAL, REAL_SMALL = "real", "real, no more rows than the twin"
@@ -77,7 +77,7 @@ class Tables:
 def check_tables(tables: Tables) -> list[str]:
     """Return what a reader must know of these tables, or refuse those that do not fit together."""
     notes, text, schema = list[str](), tables.text, tables.schema
-    declared = {a.name: set(map(str, a.values)) for a in schema.attributes} if schema else {}
+    declared = {a.name: set(map(plain, a.values)) for a in schema.attributes} if schema else {}
     found: dict[str, dict[str, set[str]]] = {}  # table → attribute → its labels
     named = {"`train`": tables.train, "`test`": tables.heldout} | tables.written
     for name, frame in named.items():
@@ -115,12 +115,12 @@ def check_tables(tables: Tables) -> list[str]:
 def labelled(frame: pd.DataFrame, text: str, target: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return texts and labels of the rows that have both.
 
-    Labels are written as strings, so that the same values agree whatever files they came from.
+    Labels are told by their spelling, so that the same values agree whatever files they came from.
     """
     columns = (label_cells(frame[name], f"column {name!r}") for name in target)
     texts = text_cells(frame[text], f"column {text!r}")
     rows = [
-        (row, " | ".join(map(str, values)))
+        (row, " | ".join(map(plain, values)))
         for row, *values in zip(texts, *columns, strict=True)
         if row is not None and None not in values
     ]
@@ -156,16 +156,18 @@ class Twin:
     @classmethod
     def read(cls, path: Path) -> Twin:
         """Read a twin and its `privacy.json`, from `share/` or as `--output` leaves them."""
-        frame = read_frame(path)
         file = next((f for f in (beside(path)[1], path.with_name(PRIVACY)) if f.is_file()), None)
         if file is None:
-            return cls(frame)
+            return cls(read_frame(path))
         check_file_format(file)
         try:
             described = json.loads(file.read_text("utf-8"))
+            twin = described["files"]["twin"]
             # A ledger says nothing of a file that was changed or put in the twin's place.
-            if described["files"]["twin"]["sha256"] != sha256_file(path):
-                return cls(frame, sentence=f"unknown: {file.name} describes another file")
+            if twin["sha256"] != sha256_file(path):
+                message = f"unknown: {file.name} describes another file"
+                return cls(read_frame(path), sentence=message)
+            frame = read_frame(path, written_as=twin["format"])
             return cls.from_ledger(frame, Ledger.from_dict(described["ledger"]))
         except InputError:
             raise
@@ -255,6 +257,7 @@ class Release:
             names = list(finished.schema.columns)
             if list(twin.frame.columns) == written_names(pd.DataFrame(columns=names), "csv"):
                 twin = replace(twin, frame=twin.frame.set_axis(names, axis="columns"))
+            twin = replace(twin, frame=read_labels(twin.frame, finished.schema))
         return cls(path, file, twin, finished, device)
 
     def columns(
@@ -331,20 +334,39 @@ def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
     return trained, held
 
 
+def read_labels(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
+    """Return a twin's rows with their labels as the schema has them, told by their spelling.
+
+    What CSV, Parquet or pandas took "1" for does not matter. A label of no schema stays.
+    """
+    found = {}
+    for attribute in schema.attributes:
+        if attribute.name in frame.columns:
+            column = frame[attribute.name]
+            codes = label_codes(column, f"the twin: column {attribute.name!r}", as_written=True)
+            known = {plain(value): value for value in attribute.values}
+            values = [*(known.get(plain(value), value) for value in codes.values), None]
+            cells = [values[number] for number in codes.numbers.tolist()]
+            found[attribute.name] = pd.Series(cells, frame.index, object)
+    frame = frame.assign(**found)
+    frame.attrs = {}  # its source states nothing any more: nothing is guessed again
+    return frame
+
+
 def public_rows(frame: pd.DataFrame, schema: Schema, rules: LabelRules) -> pd.DataFrame:
     """Return a table's rows with labels of a schema, by settled rules. Others are left out."""
-    if not rules.changes_rows:
-        return frame
-    # A real row with a label that the run did not declare can't be compared with the twin.
+    # A real row with a label that the run did not release can't be compared with the twin.
     names, rules = [a.name for a in schema.attributes], replace(rules, drop=True)
     records, _ = records_from_frame(frame, schema.text, names, drop_empty=True, rules=rules)
-    return twin_frame(schema, records.texts, records.labels)
+    labels = [schema.spelled[tuple(map(plain, row))] for row in records.labels]
+    return twin_frame(schema, records.texts, labels)
 
 
 def rows_per_label(twin: pd.DataFrame, schema: Schema) -> dict[Combination, int]:
     """Count a twin's rows of every combination of the schema, and refuse any other."""
     names = [attribute.name for attribute in schema.attributes]
     choose_columns(twin, schema.text, names, "the twin", [])
+    twin = read_labels(twin, schema)
     cells = (label_cells(twin[name], f"the twin: column {name!r}") for name in names)
     found = Counter(zip(*cells, strict=True))
     if not found.keys() <= set(schema.combinations):

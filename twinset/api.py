@@ -354,6 +354,7 @@ class Twinset:
                 something is guaranteed, or the folder cannot be used.
         """
         from twinset.sampling.twin_model import twin_frame
+        from twinset.table.columns import as_texts
 
         place, model = Path(folder), self.model
         if not hasattr(twin, "columns") or tuple(twin.columns) != model.schema.columns:
@@ -367,8 +368,8 @@ class Twinset:
         # The table that is written is built from the cells alone. A caller's table has more:
         # categories that no row has, attributes and an order, which may tell of other tables.
         schema = model.schema
-        cells = zip(*(twin[a.name].astype(str) for a in schema.attributes), strict=True)
-        labels = [schema.spelled[row] for row in cells]
+        cells = as_texts(twin[[a.name for a in schema.attributes]]).itertuples(index=False)
+        labels = [schema.spelled[tuple(row)] for row in cells]
         twin = twin_frame(schema, twin[schema.text].astype(str).tolist(), labels)
         twin = twin.sample(frac=1, random_state=0).reset_index(drop=True)
         if place.is_file() or (place.is_dir() and any(place.iterdir())):
@@ -591,7 +592,7 @@ def _make_source(
     import pandas as pd
 
     from twinset.run.request import Source
-    from twinset.table.columns import table_of
+    from twinset.table.columns import table_of, whole_characters
     from twinset.table.labels import LabelRules
 
     if unknown := reading.keys() - Reading.__annotations__.keys():
@@ -610,7 +611,8 @@ def _make_source(
         raise InputError("texts alone need as many labels: `fit(texts, labels)`")
     else:  # texts and their labels. As objects, so that a gap changes no other label.
         label = pd.Series(list(text), dtype=object)
-        data, text = pd.DataFrame({"text": list(data), "label": label}), "text"
+        texts = [whole_characters(t) if isinstance(t, str) else t for t in data]
+        data, text = pd.DataFrame({"text": texts, "label": label}), "text"
     rules: dict[str, Any] = {"labels": {}, "bins": {}, "merge_labels": False}
     rules["drop_undeclared"] = False  # in the order of the class's fields
     labels = LabelRules(*(reading.get(name) or default for name, default in rules.items()))

@@ -21,6 +21,7 @@ import pandas as pd
 
 from twinset.errors import InputError
 from twinset.table.columns import label_cells, text_cells
+from twinset.table.schema import plain
 
 from ..findings import Histogram, Measured, Score, proportion
 from ..release import TWIN, Tables, normalised
@@ -114,7 +115,7 @@ def fidelity(
         labels: dict[str, list[str]] = {}  # by table, those of the rows that have one
         for name, frame in frames.items():
             found_labels = label_cells(frame[attribute], f"column {attribute!r}")
-            labels[name] = [str(label) for label in found_labels if label is not None]
+            labels[name] = [plain(label) for label in found_labels if label is not None]
         equal = cut_to_equal(labels)
         for name in (TWIN, SECOND) if equal[TRAIN] else ():
             distance = label_distance(equal[name], equal[TRAIN])

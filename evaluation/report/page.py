@@ -38,6 +38,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import OUTSIDE, noise_cells
 from twinset.release.share import LEDGER, PRIVACY, check_file_format
 from twinset.run.run_folder import SETTINGS, check_ended, is_run
+from twinset.table.columns import as_texts
 from twinset.table.read import format_of, read_frame
 
 from ..findings import Findings, Measured, Question, Score
@@ -220,7 +221,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
 
 def sample_rows(frame: DataFrame, text: str | None, most: int = SHOWN) -> list[Row]:
     """Draw a few different rows by a fixed seed: always the same of the same table."""
-    shown = frame.astype(str).drop_duplicates()  # a twin may say the same twice
+    shown = as_texts(frame).drop_duplicates()  # a twin may say the same twice
     drawn = shown.sample(min(most, len(shown)), random_state=0)
     column = text if text in frame.columns else find_longest_column(drawn)
     rows = []

@@ -54,7 +54,7 @@ DIFFERS = {
 }
 # Of the page: counts of the twin's rows, and some of them. All else on it must be equal.
 TWIN_ON_PAGE = re.compile(r'<div class="charts">.*?</div>|<ol>.*?</ol>', re.DOTALL)
-CARD_LINES = re.compile(r"- `label` = `(pos|neg)`: \d+|- Cells .*formulas: \d+.*")
+CARD_LINES = re.compile(r"- `label` = `(pos|neg)`: \d+|- Texts .*formulas: \d+.*")
 
 # What is no whole number: an option, or arithmetic on options and on N, which is public.
 FLOATS = {

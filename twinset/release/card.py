@@ -35,6 +35,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT
 from twinset.table.read import FORMULA_STARTS
 from twinset.table.schema import Combination, Schema
+from twinset.table.schema import plain as spell
 from twinset.table.templates import Template
 
 CARD = "README.md"  # of a share, and of a model folder
@@ -99,6 +100,7 @@ def template(name: str) -> Any:
     )
     environment.filters |= {
         "plain": plain,
+        "spell": spell,
         "code": code,
         "described": describe_event,
         "worded": lambda pair: f"{code(pair[0])} as {code(pair[1])}",
@@ -309,7 +311,7 @@ def render_card(
     by_label = []
     for combination, number in (label_rows or {}).items():
         pairs = zip(schema.attributes, combination, strict=True)
-        by_label.append((", ".join(f"{code(a.name)} = {code(v)}" for a, v in pairs), number))
+        by_label.append((", ".join(f"{code(a.name)} = {code(spell(v))}" for a, v in pairs), number))
     label_lines = [f"{labels}: {number}" for labels, number in by_label[:LONGEST_LIST]]
     if rest := by_label[LONGEST_LIST:]:
         label_lines.append(f"{len(rest)} more combinations: {sum(number for _, number in rest)}")
@@ -323,7 +325,16 @@ def render_card(
             else "begin with an added apostrophe, so that no spreadsheet runs them as formulas: "
             f"{guarded}"
         )
-        guards.append(f"Cells that start with {starts}, a tab or a line break {how}")
+        guards.append(f"Texts that start with {starts}, a tab or a line break {how}")
+        guards.append(
+            "Labels are written as they are, whatever they start with. A spreadsheet may take "
+            f"{code('+1')} for a number: load the file as above, or import its columns as text"
+        )
+        # labels that pandas would take for numbers, truths or dates
+        texts = {
+            a.name: "str" for a in schema.attributes if any(isinstance(v, str) for v in a.values)
+        }
+        arguments += [f"dtype={texts}"] * bool(texts)
     for name, written in zip(schema.columns, tuple(names) or schema.columns, strict=True):
         if name != written:
             guards.append(

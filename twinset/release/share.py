@@ -26,6 +26,7 @@ from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
 from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger
 from twinset.release.card import CARD, TwinDescription, render_card, template
+from twinset.table.columns import as_texts
 from twinset.table.read import FORMATS, write_frame, written_names
 from twinset.table.schema import Schema
 
@@ -73,7 +74,8 @@ def write_share(
     if tuple(frame.columns) != schema.columns:
         raise ValueError("the twin's columns are not the schema's; nothing was written")
     paths = SharePaths(folder / f"twin.{format}", folder / CARD, folder / PRIVACY, folder / PAGE)
-    guarded = write_frame(frame, paths.twin, guard_formulas=guard_formulas)
+    labels = [attribute.name for attribute in schema.attributes]
+    guarded = write_frame(frame, paths.twin, guard_formulas=guard_formulas, as_they_are=labels)
     names = written_names(frame, format if guard_formulas else "parquet")  # Parquet has no guard
     found = Counter(zip(*(frame[a.name].tolist() for a in schema.attributes), strict=True))
     card = render_card(
@@ -127,15 +129,16 @@ def render_share_page(
     if claim.epsilon is not None and claim.delta is not None:
         budget = up_decimals(claim.epsilon), up_digits(claim.delta)
 
+    texts = as_texts(frame)
     # One chart for each attribute. Rare values are summed up as "others".
     charts = []
     for attribute in schema.attributes:
-        bars = Counter(map(str, frame[attribute.name])).most_common(BARS)
+        bars = Counter(texts[attribute.name]).most_common(BARS)
         rest = len(frame) - sum(rows for _, rows in bars)
         charts.append((attribute.name, [*bars, *([("others", rest)] if rest else [])]))
 
     # One chart of text lengths in words, in about BARS equal steps.
-    words = [len(text.split()) for text in frame[schema.text]]
+    words = [len(text.split()) for text in texts[schema.text]]
     least, most = min(words, default=0), max(words, default=0)
     step = -(-(most - least + 1) // BARS)  # rounded up
     counts = Counter((count - least) // step for count in words)
@@ -145,7 +148,7 @@ def render_share_page(
     ]
 
     # The same rows at each call for one twin, and none of them twice.
-    different = frame.astype(str).drop_duplicates()
+    different = texts.drop_duplicates()
     drawn = different.sample(min(ROWS, len(different)), random_state=0).to_dict("records")
     labels = [name for name in schema.columns if name != schema.text]
     day = f"{date.today():%d %B %Y}".lstrip("0")

@@ -12,7 +12,7 @@ from twinset.errors import InputError
 from twinset.privacy.mechanism.counts import proportional_rows
 from twinset.table.columns import facts_of
 from twinset.table.read import read_frame
-from twinset.table.schema import Combination, Schema, read_line, written_line
+from twinset.table.schema import Combination, Schema, plain, read_line, written_line
 
 ROWS_COLUMN = "rows"
 LONGEST_NUMBER = 12  # digits
@@ -69,7 +69,7 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
         cells = (frame[name].tolist() for name in columns)  # each column keeps its own type
         rows = facts_of(frame).rows
         for index, (*values, number) in enumerate(zip(*cells, strict=True)):
-            key, row = tuple(map(str, values)), rows.name(index)
+            key, row = tuple(map(plain, values)), rows.name(index)
             if key not in known:
                 raise InputError(f"{path}, {row}: no label {','.join(key)!r} in the schema")
             asked.append((known[key], number, f"{row} of {path}"))
@@ -79,7 +79,7 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
         listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
         for one in each:
             label, _, number = one.rpartition("=")
-            meant = [c for c in schema.combinations if ",".join(map(str, c)) == label]
+            meant = [c for c in schema.combinations if ",".join(map(plain, c)) == label]
             with suppress(ValueError):  # it is no line of CSV
                 if found := known.get(tuple(read_line(label))):
                     meant = [found]

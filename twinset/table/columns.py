@@ -36,7 +36,6 @@ ROWS_AT_ONCE = 10_000  # of a piece: a few megabytes of texts
 STATED = "twinset: stated by the source"  # key of a table's `attrs`
 _LARGEST = 2**53  # below it whole numbers are the same as floats
 _TRUTH = {"True": True, "False": False}
-_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?")
 _VISIBLE = re.compile(r"[^\s\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # nor of `CONTROL`
 _KINDS = {str: pa.large_string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
@@ -272,7 +271,29 @@ def plain_cell(cell: Any) -> Any:
         return cell.isoformat().removesuffix("T00:00:00")
     if isinstance(cell, datetime.timedelta):
         return str(pd.Timedelta(cell).to_pytimedelta())  # also where all of a column are such
+    if isinstance(cell, np.floating):
+        return float(str(cell))  # 3.3 of 32 bits, which would widen to 3.299999952316284
     return cell.item() if isinstance(cell, np.generic) else cell
+
+
+def whole_characters(text: str) -> str:
+    r"""Return a text in which � stands for each half of a surrogate pair, as half an emoji is.
+
+    >>> whole_characters("so \ud83d\ude00 \ud83d")
+    'so 😀 �'
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def widened(column: pd.Series) -> pd.Series:
+    """Return floats of 16 or 32 bits as the shortest numbers that they are written as.
+
+    >>> widened(pd.Series([3.3], dtype="float32")).tolist()
+    [3.3]
+    """
+    if str(column.dtype).lower() not in ("float16", "float32"):
+        return column
+    return column.astype(str(column.dtype).lower()).astype(str).astype("float64")
 
 
 def parse_number(text: str) -> int | float | None:
@@ -288,6 +309,30 @@ def parse_number(text: str) -> int | float | None:
     return None
 
 
+def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return all cells of a table as they are spelt.
+
+    >>> as_texts(pd.DataFrame({"stars": [4.5, 5.0]})).stars.tolist()
+    ['4.5', '5']
+    """
+    cells = {name: list(map(plain, widened(frame[name]).tolist())) for name in frame}
+    return pd.DataFrame(cells, frame.index, dtype=object)
+
+
+def read_text(text: str) -> int | float | bool | None:
+    """Return the number or truth that a text spells as `plain` does. None: it is a text.
+
+    So "3.10", "1E3", "+1", "007" and "TRUE" are texts: no number would be written as they are.
+
+    >>> [read_text(text) for text in ("3.1", "-1", "True", "3.10", "1.0", "+1")]
+    [3.1, -1, True, None, None, None]
+    """
+    if text in _TRUTH:
+        return _TRUTH[text]
+    value = parse_number(text)
+    return value if value is not None and plain(value) == text else None
+
+
 def typed(column: pd.Series) -> pd.Series:
     """Return a column of texts as numbers or booleans, if `plain` makes every cell of it again.
 
@@ -296,19 +341,12 @@ def typed(column: pd.Series) -> pd.Series:
     >>> [str(typed(pd.Series(c, dtype="str")).dtype) for c in (["7", "12"], ["7", None], ["007"])]
     ['int64', 'float64', 'str']
     """
-
-    def read(text: str) -> int | float | bool | None:
-        if text in _TRUTH:
-            return _TRUTH[text]
-        value = parse_number(text) if _NUMBER.fullmatch(text) else None
-        return value if value is not None and plain(value) == text else None
-
     # most columns are told by their first texts, before all of them are looked up
     for cells in blocks(column):
-        if any(read(text) is None for text in cells.dropna().unique()):
+        if any(read_text(text) is None for text in cells.dropna().unique()):
             return column
     numbers, texts = pd.factorize(column)  # (N,) place of each cell in `texts`; -1: a gap
-    values: list[Any] = list(map(read, texts))
+    values: list[Any] = list(map(read_text, texts))
     has_gap, kinds = bool((numbers < 0).any()), set(map(type, values))
     largest = 2**63 - 1 if kinds == {int} and not has_gap else _LARGEST
     is_large = any(type(value) is int and abs(value) > largest for value in values)
@@ -350,20 +388,17 @@ class LabelCodes:
         return LabelCodes(numbers.astype(np.int32), values)
 
     def as_numbers(self) -> LabelCodes:
-        """Return numbers or booleans where all values are texts that are written as such.
+        """Return numbers, or truths, where all values are texts that spell such (`read_text`).
 
         For a set of texts that is public: what becomes of one depends on the others.
 
-        >>> [LabelCodes(np.array([0]), texts).as_numbers().values for texts in (["1.0"], ["01"])]
-        [[1], ['01']]
+        >>> [LabelCodes(np.array([0]), texts).as_numbers().values for texts in (["1"], ["1.0"])]
+        [[1], ['1.0']]
         """
-        texts = [value.strip() for value in self.values if isinstance(value, str)]
-        known: list[Any] = [_TRUTH.get(text.capitalize()) for text in texts]
-        if None in known:
-            known = [parse_number(text) if _NUMBER.fullmatch(text) else None for text in texts]
-        if not texts or len(texts) < len(self.values) or None in known:
+        known = [read_text(value) if isinstance(value, str) else None for value in self.values]
+        if None in known or len({type(value) is bool for value in known}) != 1:
             return self
-        return LabelCodes(self.numbers, known).as_whole_numbers()
+        return LabelCodes(self.numbers, [value for value in known if value is not None])
 
     def as_whole_numbers(self, column: pd.Series | None = None) -> LabelCodes:
         """Return ints where all values are whole numbers, no two of them equal.
@@ -391,7 +426,7 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
     if column.dtype == object:  # 1 and True are equal, and a list cannot be looked up
         own, found = np.arange(len(column)), column.where(column.notna(), None).tolist()
     else:
-        own, distinct = pd.factorize(column)  # (N,) places in `distinct`; -1: a gap
+        own, distinct = pd.factorize(widened(column))  # (N,) places in `distinct`; -1: a gap
         found = distinct.tolist()
     places, known = [], dict[tuple[type, Any], int]()
     for value in map(plain_cell, found):

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from twinset.errors import InputError
-from twinset.table.columns import LabelCodes, TableFacts, facts_of, parse_number
+from twinset.table.columns import LabelCodes, TableFacts, facts_of, parse_number, read_text
 from twinset.table.schema import CONTROL, ORDERED, LabelValue, Schema, plain
 from twinset.table.templates import PromptFile, fitting_words
 
@@ -275,19 +275,26 @@ def _match_declared(
 ) -> tuple[list[LabelValue], list[int]]:
     """Return declared values as the column has them, and which each of its own is; -1: none.
 
-    Where no source states a type, it follows from the declared values alone. Each value of the
-    column is compared by itself: no record decides for another.
+    Where no source states a type, it follows from the declared values alone, and a text is a number
+    only where it is written as that number is. Each value of the column is compared by itself: no
+    record decides for another.
     """
+    has_types = column.facts.states_types or column.facts.is_named_by_rows  # JSON has types
 
     def read(value: LabelValue, kind: type) -> Any:
         """Return a value as one of a kind. None where it is none, or no finite number."""
         text = plain(value)
-        if kind is bool:
-            return {"true": True, "false": False}.get(text.lower())
-        return text if kind is str else parse_number(text)
+        if kind is str:
+            return text
+        if not has_types:
+            known = read_text(text)
+            return known if known is None or isinstance(known, bool) == (kind is bool) else None
+        return (
+            {"true": True, "false": False}.get(text.lower()) if kind is bool else parse_number(text)
+        )
 
     kind: type = type(column.codes.values[0])
-    if not column.facts.states_types and not column.facts.is_named_by_rows:  # JSON has types
+    if not has_types:
         kind = next(k for k in (bool, float, str) if all(read(v, k) is not None for v in given))
     elif kind not in (bool, str):
         kind = float

@@ -144,6 +144,37 @@ def _arrow_pieces(
                 )
 
 
+def _name_classes(pieces: Iterator[Piece], schema: pa.Schema, message: str) -> Reader:
+    """Return pieces in which each `ClassLabel` of `datasets` has names for numbers, and a schema.
+
+    A schema's notes name them. -1 stands for no label.
+    """
+    classes: dict[str, pa.Array] = {}
+    with suppress(ValueError, TypeError, KeyError, AttributeError):  # its notes may be no notes
+        stated = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        for name, feature in stated.items():
+            place = schema.get_field_index(name)
+            is_class = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
+            if is_class and place >= 0 and pa.types.is_integer(schema.field(place).type):
+                names = pa.array(feature["names"], pa.string())
+                if len(names) == len(names.unique()) > 0:
+                    classes[name] = names
+                    kind = pa.dictionary(pa.int32(), pa.string())
+                    schema = schema.set(place, pa.field(name, kind))
+
+    def named() -> Iterator[Piece]:
+        with _one_line(message):
+            for rows, cells in pieces:
+                found = dict(cells)
+                for name, names in classes.items():
+                    numbers = found[name].cast(pa.int32())
+                    known = pc.if_else(pc.equal(numbers, -1), None, numbers)
+                    found[name] = pa.DictionaryArray.from_arrays(known, names)
+                yield rows, found
+
+    return (named() if classes else pieces), schema
+
+
 def read_parquet(path: Path) -> Reader:
     """Return pieces and schema of Parquet."""
     message = f"{path}: not a readable Parquet file; write it again"
@@ -158,7 +189,8 @@ def read_parquet(path: Path) -> Reader:
         schema.empty_table().to_pandas()
         sizes = [found.row_group(n).total_byte_size for n in range(found.num_row_groups)]
         check_inflated(sum(sizes), path, found.num_rows)
-    return _arrow_pieces(_parquet_batches(file, sizes), schema.names, message, path), schema
+    pieces = _arrow_pieces(_parquet_batches(file, sizes), schema.names, message, path)
+    return _name_classes(pieces, schema, message)
 
 
 def _parquet_batches(file: pq.ParquetFile, sizes: Sequence[int]) -> Iterator[pa.RecordBatch]:
@@ -198,9 +230,11 @@ def read_feather(path: Path) -> Reader:
                 check_inflated(inflated, path, rows)
         raw.seek(start)
         stream = pa.ipc.open_stream(raw)
-        schema = stream.schema.remove_metadata()
+        schema = stream.schema
         check_names(schema.names, path)
-    return _arrow_pieces(stream, schema.names, message, path), schema
+    pieces = _arrow_pieces(stream, schema.names, message, path)
+    pieces, schema = _name_classes(pieces, schema, message)
+    return pieces, schema.remove_metadata()
 
 
 def _message_size(message: pa.Message) -> tuple[int, int]:
@@ -284,7 +318,7 @@ def read_dataset(data: Any, source: str) -> Reader:
     tables = data.with_format("arrow").iter(columns.ROWS_AT_ONCE)
     batches = (batch for table in tables for batch in table.combine_chunks().to_batches())
     damaged = f"{source}: its data are damaged; make it again"
-    return _arrow_pieces(batches, schema.names, damaged), schema
+    return _name_classes(_arrow_pieces(batches, schema.names, damaged), schema, damaged)
 
 
 # -- Excel -----------------------------------------------------------------------------------------

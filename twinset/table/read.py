@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,7 +42,7 @@ from twinset.files.limits import (
 )
 from twinset.table import columns
 from twinset.table import other_formats as formats
-from twinset.table.columns import Piece, RowNumbers, TableFacts, typed
+from twinset.table.columns import Piece, RowNumbers, TableFacts, typed, whole_characters, widened
 
 _PLAIN = {f".{kind}{end}": kind for kind in ("csv", "tsv", "jsonl") for end in ("", ".gz")}
 FORMATS: dict[str, str] = _PLAIN | {".parquet": "parquet"}
@@ -338,11 +338,11 @@ def _read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool)
     some: list[dict[str, Any]] = []  # objects of the next piece
     read = 0
     for count, (text, found) in enumerate(_json_items(path, layout, rows, may_be_array), start=1):
-        try:
-            if "\\u" in text:  # an escaped half of a surrogate pair is no text
-                json.dumps(found, ensure_ascii=False).encode()
-        except (ValueError, RecursionError):
-            found = None
+        if "\\u" in text and isinstance(found, dict):
+            try:
+                found = json.loads(whole_characters(json.dumps(found, ensure_ascii=False)))
+            except RecursionError:
+                found = None
         if not isinstance(found, dict):
             form = {"item": "an array of objects, [{…}, {…}]"}.get(rows.word, "one object a line")
             raise InputError(f"{path}: {rows.next} is not valid JSON of an object; write {form}")
@@ -500,14 +500,19 @@ def _spooled(folder: Path | None) -> Iterator[tuple[Path, str]]:
 
 
 def write_frame(
-    frame: pd.DataFrame, path: str | Path, format: str | None = None, guard_formulas: bool = True
+    frame: pd.DataFrame,
+    path: str | Path,
+    format: str | None = None,
+    guard_formulas: bool = True,
+    as_they_are: Collection[str] = (),
 ) -> int:
     """Write a table whole or not at all, and return how many cells were guarded.
 
     The file is replaced where it exists, and compressed where it ends in `.gz`. `format` is csv,
     tsv, jsonl or parquet. None takes it from the ending. `guard_formulas` puts an apostrophe before
-    every text cell of CSV and TSV that a spreadsheet would run (`FORMULA_STARTS`). Labels are cells
-    too. So are column names, which are not counted: `written_names` returns them.
+    every text cell of CSV and TSV that a spreadsheet would run (`FORMULA_STARTS`). Column names get
+    one too, and are not counted: `written_names` returns them. Columns of labels are left
+    `as_they_are`: their few values are public, and a label is what its owner calls it.
     """
     path = Path(path)
     kind = format if format is not None else format_of(path)
@@ -517,9 +522,16 @@ def write_frame(
             f"{', '.join(dict.fromkeys(FORMATS.values()))}"
         )
     guarded = 0
+    if kind in _OWN_DELIMITERS:  # a number is spelt as everywhere: 5 for 5.0
+        cells = {name: widened(frame[name]) for name in frame if frame[name].dtype.kind == "f"}
+        spelt = {
+            n: [int(c) if isinstance(c, float) and c.is_integer() else c for c in column.tolist()]
+            for n, column in cells.items()
+        }
+        frame = frame.assign(**{n: pd.Series(c, frame.index, object) for n, c in spelt.items()})
     if guard_formulas and kind in _OWN_DELIMITERS:
         others, names = {}, written_names(frame, kind)
-        for name in frame.columns:
+        for name in frame.columns.difference(list(as_they_are), sort=False):
             cells = frame[name].tolist()
             risky = [isinstance(cell, str) and cell.startswith(FORMULA_STARTS) for cell in cells]
             if any(risky):
@@ -539,6 +551,7 @@ def write_frame(
                 frame.to_parquet(handle, index=False)
             elif kind == "jsonl":
                 # not DataFrame.to_json: it rounds floats to at most 15 digits
+                frame = frame.assign(**{name: widened(frame[name]) for name in frame})
                 for row in frame.astype(object).where(frame.notna(), None).to_dict("records"):
                     handle.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
             else:

@@ -40,6 +40,7 @@ from twinset.table.columns import (
     label_codes,
     plain_cell,
     some_at_once,
+    widened,
 )
 from twinset.table.labels import LabelColumn, LabelRules, dtype_name, settle_labels
 from twinset.table.schema import CONTROL, Attribute, Combination, Schema, plain
@@ -299,7 +300,8 @@ def with_joined_text(
         for some in blocks(frame[used]):
             written = {}
             for name in used:
-                filled = some[name].astype(object).where(some[name].notna(), None).tolist()
+                cells = widened(some[name])
+                filled = cells.astype(object).where(cells.notna(), None).tolist()
                 if not all(cell is None or isinstance(cell, _WRITABLE) for cell in filled):
                     shown = f"{source}: {show([name], frame)}"
                     raise InputError(f"{shown} holds lists or objects; leave it out of `text`")

@@ -58,8 +58,8 @@ class Schema:
 
     @property
     def spelled(self) -> dict[tuple[str, ...], Combination]:
-        """Each label combination by its values as text."""
-        return {tuple(map(str, combination)): combination for combination in self.combinations}
+        """Each label combination by its values as they are spelt."""
+        return {tuple(map(plain, combination)): combination for combination in self.combinations}
 
     def value_numbers(self, combination: Combination) -> list[int]:
         """Return the place of each of its values among those of its attribute."""
@@ -76,7 +76,7 @@ class Schema:
 
 
 def plain(value: Any) -> str:
-    """Return a value as a person writes it: 5 for 5.0."""
+    """Return a value as a person writes it: 5 for 5.0. It is a label's one spelling everywhere."""
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
@@ -103,5 +103,5 @@ def written_line(values: Iterable[object]) -> str:
         text
         if text == text.strip() and not text.startswith("@") and not set(text) & set(',"')
         else '"{}"'.format(text.replace('"', '""'))
-        for text in map(str, values)
+        for text in map(plain, values)
     )
