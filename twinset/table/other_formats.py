@@ -8,6 +8,7 @@ formulas the last results are read.
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 import warnings
