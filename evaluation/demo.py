@@ -306,7 +306,7 @@ class DemoReport:
         labels = self.samples[list(demo.attributes)].itertuples(index=False)
         for label, text in zip(labels, self.samples[demo.text], strict=True):
             yield Text(f"  {', '.join(label):7} {' '.join(text.split())}")
-        yield Text("\n".join(("", *paragraphs(str(about["guarantee"])), "")))
+        yield Text(f"\n{paragraphs(str(about['guarantee']))[0]}\n")
         for part, what in (
             ("share", "the twin, its card and its ledger: may be handed over"),
             ("model", "the model that wrote it: as safe as the twin"),

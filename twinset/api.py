@@ -155,9 +155,9 @@ class Twinset:
             source = _make_source(*given, reading)
         elif reading:
             raise InputError(f"`{next(iter(reading))}` is of a table: without one, leave it out")
-        from twinset.run.generate import plan_run  # after what is wrong was said
-
         with _listening(self._progress) as progress:
+            from twinset.run.generate import plan_run  # after what is wrong was said
+
             return plan_run(source, records, self.config, rows, progress, hold_out)
 
     def fit(
@@ -193,9 +193,9 @@ class Twinset:
             InputError: the table cannot be used. The message says where and what to do.
         """
         source = _make_source(data, text, attributes, owner, self._prompt, 0.0, reading)
-        from twinset.run.generate import fit
-
         with _listening(self._progress) as progress:
+            from twinset.run.generate import fit
+
             self._model = fit(source, self.config, progress)
         self._written = Counter()
         self._made_from = replace(source, data="", split=None)  # how to read, and no record
@@ -553,9 +553,9 @@ def generate(
         names = [written_line(c) if isinstance(c, tuple) else c for c, _ in counts]
         lines = tuple(f"{name}={n}" for name, (_, n) in zip(names, counts, strict=True))
     asked = RowsRequest(rows, lines, None if plan_file is None else str(plan_file))
-    from twinset.run.generate import generate as run_generate  # after what is wrong was said
-
     with _listening(progress) as listener:
+        from twinset.run.generate import generate as run_generate  # after what is wrong was said
+
         return run_generate(source, config, asked, paths, listener)
 
 

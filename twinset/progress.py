@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
 
+Count = Callable[[int, int], object]  # is called with how many are done, and how many there are
 OUTSIDE = "-"  # parameters outside the layers
 
 

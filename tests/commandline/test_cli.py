@@ -127,13 +127,28 @@ def test_sample_from_the_model_folder_alone(place, tiny_run, capsys):
     )
 
 
+def shows_one_sentence(outcome) -> str:
+    """The card that is named, if the guarantee is one sentence on the terminal."""
+    assert outcome.code == 0, outcome.err
+    *_, sentence, pointer = outcome.out.splitlines()
+    assert "differentially private for each record" in sentence and len(sentence) < 450
+    assert "Taken as public" not in outcome.out and sum(map(len, outcome.out.splitlines())) < 800
+    card = pointer.rpartition(": ")[2]
+    assert "Taken as public" in Path(card).read_text("utf-8")
+    return card
+
+
 def test_the_halves_make_the_whole(place, run, capsys):
-    assert run("finetune", "--run", "run", "--steps", "0").code == 0
+    trained = run("finetune", "--run", "run", "--steps", "0")
+    assert shows_one_sentence(trained).endswith("/run/model/README.md")
     assert not any(Path("run/share").iterdir())
     early = run_twinset(capsys, "verify", "run")
     assert early.code == 2 and "`twinset sample` writes it" in early.err
     sample = ("sample", "run", "--quiet", "--rows")
-    assert run_twinset(capsys, *sample, 4).code == 0 and verify("run").rows == 4
+    assert shows_one_sentence(run_twinset(capsys, *sample, 4)) == "run/share/README.md"
+    assert verify("run").rows == 4
+    other = run_twinset(capsys, *sample, 2, "--output", "o.csv")
+    assert shows_one_sentence(other) == "o.README.md"
     before = snapshot(place)
     again = run_twinset(capsys, *sample, 3)
     assert again.code == 2 and "--overwrite" in again.err and snapshot(place) == before

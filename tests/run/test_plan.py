@@ -124,3 +124,20 @@ def test_a_plan_states_the_noise_that_counts_get(tiny_base, monkeypatch, owner, 
     planned = plan_run(source, None, config, 5, Notes())
     fit(source, config, Notes())
     assert f"± {drawn[0]:.1f} records" in str(planned) and drawn[0] > most
+
+
+def test_a_plan_does_not_contradict_itself(planned, alone, machine, tiny_base):
+    """Nothing trained beside choices that train; rows that "do not fit" beside minutes that do."""
+    machine(seconds_of(1, alone))
+    slow, notes = planned(RowsRequest(), steps=0, max_minutes=1.0)
+    assert slow.rows_seconds and not [line for line in notes.said if "do not fit" in line]
+    assert not [line for line in notes.warned if "fewer rows" in line or "fewer steps" in line]
+    machine(1e-9)
+    known = {"base_model": str(tiny_base), "max_tokens": 12}
+    for steps, trains in ((0, False), (2, True)):
+        notes = Notes()
+        report = plan_run(None, 60, run_config(known | {"steps": steps}), None, notes)
+        shown = str(report)
+        assert ("nothing is trained" in shown) is not trains
+        assert ("`noise_policy=" in shown) == bool(report.policies) == trains
+        assert not [line for line in (*notes.said, *notes.warned) if "do not fit" in line]

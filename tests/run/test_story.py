@@ -8,12 +8,13 @@ import pandas as pd
 import pytest
 
 from tests.helpers.commands import OWNED, call, texts
-from twinset import generate
+from twinset import Twinset, generate
 from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.models.base_model import check_base
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.statement.theorems import OWNER_UNIT, UNIT
+from twinset.progress import Progress
 from twinset.run import story
 from twinset.run.generate import finetune, prepare
 from twinset.run.request import Source
@@ -58,6 +59,37 @@ def test_a_model_of_private_records_is_no_base_model(tmp_path):
     for place in ("run", "run/model"):
         with pytest.raises(InputError, match="was made from private records"):
             prepared(tmp_path / place)
+
+
+class Seen(Progress):
+    """Keeps what was counted, in order, with the last of each."""
+
+    def __init__(self):
+        self.counts, self.said = {}, []
+        self.say = self.said.append
+
+    def count(self, what, done, total, share=None, more=""):
+        self.counts[what] = done, total
+
+
+def test_all_that_may_take_a_while_is_counted(tiny_base, tmp_path, monkeypatch):
+    """Minutes of reading rows again, fitting and first steps had no line."""
+    FRAME.to_csv(tmp_path / "t.csv", index=False)
+    monkeypatch.setattr(story, "SOON_READ", 0)
+    seen = Seen()
+    options = SHORT | {"marginal_share": 0.1, "teacher_share": 0.1, "base_model": str(tiny_base)}
+    Twinset(progress=seen, **options).fit(tmp_path / "t.csv", "text", "label").sample(4)
+    assert [*seen.counts] == [
+        *("texts in tokens", "rows of the base", "rows read again", "texts counted"),
+        *("units of the first step", "reference rows", "words fitted"),
+        *("rows read by the teacher", "texts read by the teacher", "steps of the teacher", "rows"),
+    ]
+    assert all(done == total for done, total in seen.counts.values())
+    assert any(line.startswith("reading ") for line in seen.said)
+    assert any(line.startswith("loading the base model") for line in seen.said)
+    seen = Seen()
+    Twinset(progress=seen, **options).plan(records=100)
+    assert seen.counts == {"speed measured": (4, 4)}
 
 
 # -- rows held out ---------------------------------------------------------------------------------

@@ -98,11 +98,16 @@ def test_special_tokens_are_found_later_by_the_same_rows() -> None:
     records, _ = records_from_frame(frame, *named, drop_empty=True)
     check_reserved(records, frame, ["</s>", " "])
     later = refusal(check_reserved, records, frame, ["</s>", "<s>"], "t.csv")
-    assert "row 2: contains a special" in later and "as do 1 more rows" in later
+    assert "row 2: contains a special" in later and ", as does 1 more row; remove" in later
+    alone = frame.iloc[:5]
+    only = refusal(
+        check_reserved, records_from_frame(alone, *named, drop_empty=True)[0], alone, ["<s>"]
+    )
+    assert only.endswith("token of the base model; remove it"), only
     frame = table(mood=["a", "b<s>"] * 3)
     records, _ = records_from_frame(frame, *named)
     said = refusal(check_reserved, records, frame, ["<s>"])
-    assert "'mood', row 2: contains a special" in said and "as do 2 more rows" in said
+    assert "'mood', row 2: contains a special" in said and ", as do 2 more rows; remove" in said
 
 
 # --- dtypes ---------------------------------------------------------------------------------------

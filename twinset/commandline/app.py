@@ -145,9 +145,10 @@ def _make(
     config, rows, places = request_of(given)
     source = source_of(data, AUTOMATIC | given)  # refused before PyTorch is imported
     from twinset.commandline.console import Console
-    from twinset.run import generate as runs
 
     with Console(quiet, log_file) as progress:
+        from twinset.run import generate as runs
+
         if dry_run:
             planned = runs.dry_run(source, config, rows, places, progress)
             return show(planned.to_dict(), [with_flags(str(planned))], as_json)
@@ -171,10 +172,11 @@ def sample(
 ) -> None:
     """Write a twin from a trained model: the second half of `generate`."""
     from twinset.commandline.console import Console
-    from twinset.run import generate as runs
 
     config, rows, places = request_of(given)
     with Console(quiet, log_file) as progress:
+        from twinset.run import generate as runs
+
         result = runs.sample_only(
             model, config.sampling, rows, places, progress, config.speed.device
         )
@@ -197,9 +199,10 @@ def plan(
     config, asked, _ = request_of(given, any_policy=True)
     source = source_of(data, AUTOMATIC | given) if data is not None else None
     from twinset.commandline.console import Console
-    from twinset.run.generate import plan_run
 
     with Console(quiet) as progress:
+        from twinset.run.generate import plan_run
+
         hold_out = (AUTOMATIC | given)["hold_out"]
         found = plan_run(source, records, config, asked.rows, progress, hold_out)
     show(found.to_dict(), [with_flags(str(found))], as_json)

@@ -212,11 +212,18 @@ def show(data: Any, lines: Iterable[str], as_json: bool) -> None:
 
 
 def show_result(result: Result, as_json: bool) -> None:
-    """Print what a run made and what is guaranteed of it."""
+    """Print what a run made and what is guaranteed of it, in a sentence. The card says it all."""
     from twinset.privacy.statement.wording import paragraphs
+    from twinset.release.card import CARD
+    from twinset.release.publish import beside
 
-    claim = result.guarantee
+    claim, twin = result.guarantee, result.twin
     made: dict[str, Any] = {"run": result.run, "twin": result.twin, "rows": result.rows}
     lines = [f"{name}: {value}" for name, value in made.items() if value]
     stated = {"epsilon": claim.epsilon, "delta": claim.delta, "guarantee": claim.sentence}
-    show(made | stated, [*lines, *paragraphs(claim.sentence)], as_json)
+    said = paragraphs(claim.sentence)
+    if claim.epsilon is not None:  # its first sentence; why there is none is said in full
+        places = [*beside(twin)[:1], twin.with_name(CARD)] if twin else []
+        card = next((p for p in places if p.is_file()), (result.run or Path()) / "model" / CARD)
+        said = [said[0], f"What that leaves out, and what it takes as public: {card}"]
+    show(made | stated, [*lines, *said], as_json)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType, _is_jupyter
@@ -103,6 +104,12 @@ class Console(Progress, AbstractContextManager["Console"]):
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", LOG_TIME))
         self._log.addHandler(handler)
 
+    def __enter__(self) -> Self:
+        """Say why nothing else is seen for some seconds."""
+        if "torch" not in sys.modules:
+            self.say("loading libraries")
+        return self
+
     def __exit__(self, *error: object) -> None:
         """Leave the terminal as it was."""
         self._end_phase()
@@ -169,7 +176,8 @@ class Console(Progress, AbstractContextManager["Console"]):
         if phase != self._phase or done < self._done:  # another phase, or the same once more
             self._end_phase()
             self._phase, self._began, self._first = phase, time.monotonic(), done
-            self._last = 0.0 if phase == "training" else self._began  # the first step tells at once
+            # The first step tells at once, and so does what says that it begins.
+            self._last = 0.0 if phase == "training" or not done else self._began
             if self._out.is_terminal and not self._quiet:
                 columns = (BarColumn(bar_width=BAR), TextColumn("{task.description}", markup=False))
                 bar = RichProgress(*columns, console=self._out)
@@ -181,14 +189,16 @@ class Console(Progress, AbstractContextManager["Console"]):
             each = (time.monotonic() - self._began) / seen if seen else 0.0
             if each:  # slow paces are by the minute
                 line += f" | {1 / each:.3g}/s" if each < 1 else f" | {60 / each:.3g}/min"
-        left = each * (total - done)
+        left, eta = each * (total - done), ""
+        if each or done == total:
+            eta = f" | eta {clock(left)}"
         now, is_whole = time.monotonic(), done == total
         is_due = is_whole or now - self._last >= PLAIN_SECONDS
         if is_due:
             self._last = now
-            self._log.info(f"{line} | eta {clock(left)}")
+            self._log.info(f"{line}{eta}")
         if (self._live or self._notebook) and not self._quiet:
-            shown, end = f"{line} | eta {clock(left)}", float(total)
+            shown, end = f"{line}{eta}", float(total)
             if self._ahead:
                 left = self._ahead.after(phase, done, total, each)
                 done = time.monotonic() - self._run_began
@@ -205,7 +215,7 @@ class Console(Progress, AbstractContextManager["Console"]):
             self._out.file.flush()
             self._drawn, self._width = now, len(shown)
         elif is_due and not self._quiet:
-            self._out.print(f"{line} | eta {clock(left)}")
+            self._out.print(f"{line}{eta}")
 
     def _end_phase(self) -> None:
         if self._live:

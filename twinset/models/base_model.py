@@ -98,6 +98,7 @@ def load_base(
                 " (texts like those of some files were left out of its corpus, which no ε covers)"
             )
     if files.weights != (ADAPTER,):
+        say(f"loading the base model {name}")
         with quiet(), files.alone() as alone:
             model, tokenizer = _load_folder(alone, files, dtype or torch.float32)
         return BaseModel(fuse(model.to(place)).eval(), tokenizer, name, origin, licence)
@@ -445,7 +446,8 @@ def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[An
         )
         (model, info), tokenizer = loaded, AutoTokenizer.from_pretrained(alone, **only)
         if missing := sorted(info["missing_keys"]):  # they would be random numbers
-            raise ValueError(f"its weights lack {missing[0]} and {len(missing) - 1} more tensors")
+            more = f", the first of {len(missing)} tensors" if len(missing) > 1 else ""
+            raise ValueError(f"its weights lack {missing[0]}{more}")
         # transformers makes an empty tokenizer of a folder that has none.
         if not tokenizer("A word.", add_special_tokens=False).input_ids:
             raise ValueError("it has no tokenizer; lay tokenizer.json beside the weights")

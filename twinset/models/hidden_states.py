@@ -31,6 +31,7 @@ from torch.nn.functional import cross_entropy
 from twinset.models.base_model import context_length
 from twinset.models.device import GPU_TOKENS, is_cpu, is_out_of_memory
 from twinset.models.layers import PackedLinears
+from twinset.progress import Count
 from twinset.table.tokenization import batches_of_one_length, padded
 
 QUESTION = "\n\nThe {} of this text is"
@@ -83,7 +84,9 @@ class Questions:
         shapes = [(max(1, tokens_at_once // width), width) for width in widths]
         return batches_of_one_length(range(len(rows)), shapes.__getitem__, itemgetter(0))
 
-    def states_of_texts(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+    def states_of_texts(
+        self, rows: Sequence[Sequence[int]], count: Count = lambda done, total: None
+    ) -> list[np.ndarray]:
         """Return the states (A, d) of several texts. Not for private records.
 
         Texts of about one length are read together, and the rest of a batch affects their rounding.
@@ -92,6 +95,7 @@ class Questions:
         found: dict[int, np.ndarray] = {}
         for _, numbers in self.batches(rows, at_once):
             found |= zip(numbers, self.states_of_batch([rows[i] for i in numbers]), strict=True)
+            count(len(found), len(rows))
         return [found[i] for i in range(len(rows))]
 
     def states_of_batch(
@@ -185,7 +189,9 @@ RECORDS_FOR_COMPONENT = 6
 CONSTANT = 0.3  # follows each vector of length one: the intercept of the regression
 TEACHER = "teacher.safetensors"
 LAYER = "layer"  # a tensor in it
-PHASE = "texts read by the teacher"  # as progress calls it
+# As progress calls them.
+PHASE, READ_PHASE = "texts read by the teacher", "rows read by the teacher"
+FIT_PHASE = "steps of the teacher"
 _SLACK = 1e-9  # keeps divisions finite where reference texts are all alike
 
 

@@ -46,6 +46,7 @@ from twinset.training.distributed import world_size
 PLANNED_SHARE = 0.9  # of `max_minutes`; the rest is for reading, accounting and saving
 ROWS_SHARE = 0.4  # of that, at least, where nobody asks for a number of rows
 SLOWEST = 2e9  # multiply-adds a second: no machine that can hold the model is slower
+SPEED_PHASE, PROBES = "speed measured", 4  # as progress calls it: records, and the noise
 PROBE_SECONDS = 2.0  # of one timing: a record takes half as long in a physical batch as alone
 WRITING = 2.0  # times as long to write a row as to read it: tokens come one after the other
 DRAWN_AGAIN = 0.45  # rows that a teacher rejects, for each row of the twin
@@ -126,6 +127,7 @@ def plan_time(
     if not always and (limit is None or slowest <= 60 * PLANNED_SHARE * limit):
         return plan, (), None
     progress.say("measuring speed on this machine")
+    progress.count(SPEED_PHASE, 0, PROBES)
     speed = measure_step(base, config, plan, tokens, progress)
     phases = work.phases(plan, config, *speed)
     if limit is None:
@@ -158,9 +160,16 @@ def plan_time(
         phases = tuple((name, rows if name == "rows" else seconds) for name, seconds in phases)
     total = sum(seconds for _, seconds in phases)
     if total > 60 * limit:
+        remedy = "a smaller `max_tokens`"
+        if work.rows_are_exact and rows > training:
+            remedy = "fewer rows"
+        elif training:
+            remedy += ", or fewer steps"
+        elif work.prompts:
+            remedy += ", or name a `prompt`"
         progress.warn(
             f"the run may take about {say_duration(total)}, and not `max_minutes={limit:g}`: take "
-            f"{'fewer rows' if rows > training else 'a smaller `max_tokens`, or fewer steps'}"
+            f"{remedy}"
         )
     return fitted, phases, clock
 
@@ -188,10 +197,14 @@ def measure_step(
     model = prepare_trainable(fuse(copy_in(base.model, dtype)), config.training)
     engine = ClippingEngine(model, config.privacy.max_grad_norm, execution)
 
+    done = 0
+
     def add(records: int) -> float:
+        nonlocal done
         began, rows = time.monotonic(), records * sequences
         engine.add(Sequences(ids[:rows], mask[:rows], sequences), loss)
         wait_for(device)
+        progress.count(SPEED_PHASE, done := done + 1, PROBES)
         return (time.monotonic() - began) / records
 
     try:
@@ -210,6 +223,7 @@ def measure_step(
             began = time.monotonic()
             add_gaussian_to_each_(engine.sums, 1.0, Randomness.from_os())
             noise_seconds = time.monotonic() - began
+            progress.count(SPEED_PHASE, PROBES, PROBES)
     finally:
         engine.close()
         give_memory_back(device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,9 @@ from twinset.config import RunConfig
 from twinset.config.plan import MOST_READ, Plan
 from twinset.models.base_model import context_length
 from twinset.models.hidden_states import (
+    FIT_PHASE,
     PHASE,
+    READ_PHASE,
     Teacher,
     Whitening,
     states_of_records,
@@ -222,6 +225,7 @@ def choose_template(run: Run, base: TwinModel, marginals: TokenMarginals) -> Tem
     """
     base.lengths = TextLengths.from_counts(marginals)
     misfits = []
+    run.progress.count(PROMPT_PHASE, 0, len(run.candidates))
     for done, template in enumerate(run.candidates, start=1):
         misfits.append(prompt_misfit(base, template, marginals))
         run.progress.count(PROMPT_PHASE, done, len(run.candidates))
@@ -252,7 +256,9 @@ def fit_teacher(run: Run, model: TwinModel) -> Teacher:
     end = model.tokenizer.eos_token_id
     # The scale of each attribute's hidden states is that of rows which the model wrote.
     rows = [ids for some in reference_rows(model, run.progress).values() for ids in some]
-    states = np.stack(questions.states_of_texts([[i for i in ids if i != end] for ids in rows]))
+    texts = [[i for i in ids if i != end] for ids in rows]
+    reread, fitted = (partial(run.progress.count, n) for n in (READ_PHASE, FIT_PHASE))
+    states = np.stack(questions.states_of_texts(texts, reread))
     each_state = np.moveaxis(states, 1, 0)  # (attributes, rows, hidden)
     whitenings = [Whitening.fit(states, expected, noise) for states in each_state]
     # About `expected` units are read.
@@ -277,7 +283,7 @@ def fit_teacher(run: Run, model: TwinModel) -> Teacher:
         [[next(position) for _ in unit] for unit in drawn],
         expected,
     )
-    weights = fit_regressions(data, noise, run.randomness)
+    weights = fit_regressions(data, noise, run.randomness, count=fitted)
     if event:
         run.ledger.record(event)
     return Teacher(whitenings, weights, questions.layer)

@@ -71,7 +71,13 @@ from twinset.sampling.allocation import (
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import NaiveBayes, TextLengths
 from twinset.sampling.rows import open_row_groups
-from twinset.sampling.tilt_fitting import expected_tokens, fit_tilt, reference_rows
+from twinset.sampling.tilt_fitting import (
+    FIT_PHASE,
+    READ_PHASE,
+    expected_tokens,
+    fit_tilt,
+    reference_rows,
+)
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.columns import Picked
 from twinset.table.read import read_frame
@@ -92,6 +98,7 @@ UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
 HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and Polish take 2.5
 ENGLISH = "The film was very good, and I would recommend it to everyone who likes a slow story."
 LOOKED_AT, LETTERS = 200, 1000  # texts by which a language is judged, and of each
+SOON_READ = 20_000_000  # bytes of a table's file
 MOST_NAMED = 5  # label values in one warning
 
 
@@ -297,6 +304,7 @@ def train(run: Run) -> None:
                 training=config.training,
                 speed=config.speed,
                 observe=partial(record_step, run, plan),
+                count=partial(progress.count, "units of the first step"),
                 records_of=partial(run.units.draw, stream=run.randomness.sampling),
                 resume_state=state,
                 group=run.group,
@@ -333,8 +341,10 @@ def teach(run: Run) -> None:
         if run.marginals is not None:
             model.lengths = TextLengths.from_counts(run.marginals)
             rows = reference_rows(model, run.progress)
-            expected = expected_tokens(model, rows, run.marginals.weights)
-            model.tilt = fit_tilt(run.marginals, model.schema, model.shares(rows), expected)
+            reread, fitted = (partial(run.progress.count, n) for n in (READ_PHASE, FIT_PHASE))
+            expected = expected_tokens(model, rows, run.marginals.weights, reread)
+            shares = model.shares(rows)
+            model.tilt = fit_tilt(run.marginals, model.schema, shares, expected, fitted)
         if run.config.privacy.teacher_share:
             if run.resumed and run.resumed.teacher:
                 classes = [len(attribute.values) for attribute in model.schema.attributes]
@@ -415,6 +425,9 @@ def read_source(
     """
     frame = source.data
     if not isinstance(frame, pd.DataFrame):
+        path = Path(source.name)
+        if not path.is_file() or path.stat().st_size > SOON_READ:
+            progress.say(f"reading {source.name}")
         frame = read_frame(frame, source.split, folder, source.layout)
     records, notes = records_from_frame(
         frame,
@@ -465,7 +478,8 @@ def tokenise_texts(run: Run, name: str, masked: bool) -> TokenisedRecords:
         texts = mask_texts(texts, detector, partial(run.progress.count, "texts masked"))
     records, longest = replace(run.records, texts=texts), run.config.training.max_tokens
     span = context_length(run.base.model)
-    tokens = tokenise(records, run.template, run.base.tokenizer, span, longest, folder)
+    count = partial(run.progress.count, "texts in tokens")
+    tokens = tokenise(records, run.template, run.base.tokenizer, span, longest, folder, count)
     if tokens.truncated:
         why = "the longest length (`max_tokens`)"
         if (budget := text_budget(tokens.prompts, span, longest)) < longest:

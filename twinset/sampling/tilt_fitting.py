@@ -21,7 +21,7 @@ import torch
 from twinset.config import SamplingConfig
 from twinset.models.base_model import context_length
 from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights
-from twinset.progress import Progress
+from twinset.progress import Count, Progress
 from twinset.sampling.allocation import proportional
 from twinset.sampling.decoding import rounded
 from twinset.sampling.label_tables import RAREST, TokenTilt, likeliest
@@ -33,7 +33,7 @@ REFERENCE_ROWS = 256  # at most, to find the tilt and scale hidden states: no mo
 WEIGHT_ROWS = 64  # of the base model, by which tokens are weighed before they are counted
 PROMPT_ROWS, OPENING = 32, 48  # behind each prompt that one is chosen from, and their tokens
 WEIGHT_PHASE, REFERENCE_PHASE = "rows of the base", "reference rows"  # as progress calls them
-PROMPT_PHASE = "prompts tried"
+PROMPT_PHASE, READ_PHASE, FIT_PHASE = "prompts tried", "rows read again", "words fitted"
 UNTILTED = SamplingConfig(guidance=0.0, tilt=0.0)
 SWEEPS = 4  # over all label values
 # Of weights of tokens, by the share of texts that have one.
@@ -93,7 +93,8 @@ def token_weights(model: TwinModel, progress: Progress) -> TokenWeights:
     """
     rows = untilted_rows(model, WEIGHT_ROWS, partial(progress.count, WEIGHT_PHASE))
     end = model.tokenizer.eos_token_id
-    expected = expected_tokens(model, rows, TokenWeights.equal(model.model.config.vocab_size, end))
+    equal = TokenWeights.equal(model.model.config.vocab_size, end)
+    expected = expected_tokens(model, rows, equal, partial(progress.count, READ_PHASE))
     parts = [share * expected[c] for c, share in model.shares(rows).items()]
     frequencies = np.sum(parts, 0)  # (V,) share of texts that have a token
     shares = np.maximum(frequencies, RARE * LEAST**2)
@@ -144,6 +145,7 @@ def fit_tilt(
     schema: Schema,
     shares: Mapping[Combination, float],
     expected: Mapping[Combination, np.ndarray],
+    count: Count = lambda done, total: None,
 ) -> TokenTilt:
     """Find λ with which the model's rows would have tokens as often as released.
 
@@ -155,7 +157,9 @@ def fit_tilt(
     """
     numbers = {c: schema.value_numbers(c) for c in expected}
     strengths = [np.zeros_like(counts) for counts in released.counts]
-    for _ in range(SWEEPS if len(strengths) > 1 else 1):
+    sweeps, done = SWEEPS if len(strengths) > 1 else 1, 0
+    total = sweeps * sum(map(len, released.counts))
+    for _ in range(sweeps):
         for i, counts in enumerate(released.counts):
             texts = np.full(counts.shape, RAREST)  # (K, V) that would have a token without this λ
             for c, own in numbers.items():
@@ -164,6 +168,7 @@ def fit_tilt(
                 texts[own[i]] += shares[c] * released.units * expected[c] * np.exp(others)
             for value, likely in enumerate(texts):
                 strengths[i][value] = likeliest(counts[value], likely, released.noise)
+                count(done := done + 1, total)
     return TokenTilt(strengths)
 
 
@@ -172,7 +177,10 @@ def fit_tilt(
 
 @torch.inference_mode()
 def expected_tokens(
-    model: TwinModel, rows: Rows, weights: TokenWeights
+    model: TwinModel,
+    rows: Rows,
+    weights: TokenWeights,
+    count: Count = lambda done, total: None,
 ) -> dict[Combination, np.ndarray]:
     """Return by label the mean over rows of the chance (V,) that each token would be in one.
 
@@ -185,6 +193,7 @@ def expected_tokens(
     """
     writer, prompts, found = model.fastest, model.prompts, {}
     head, longest = writer.get_output_embeddings(), context_length(writer)
+    done, of = 0, sum(map(len, rows.values()))
     for combination, written in rows.items():
         prompt = prompts[combination]
         total = torch.zeros(writer.config.vocab_size, dtype=torch.float64)
@@ -205,6 +214,7 @@ def expected_tokens(
                 absent.append(chances.neg_().log1p_().sum(0))
             present = -torch.expm1(torch.stack(absent).sum(0)).double().cpu()
             total += present * weights.of(row)[1]
+            count(done := done + 1, of)
         mean: np.ndarray = (total / max(1, len(written))).numpy()
         found[combination] = np.where(weights.weights > 0, mean, 0.0)
     return found

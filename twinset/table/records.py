@@ -497,8 +497,8 @@ def _refuse_where(
             numbers = [n for n, v in enumerate(values) if isinstance(v, str) and is_bad(v)]
             bad = texts.places[np.isin(labels.places, numbers)].tolist()
         if bad:
-            row = facts_of(frame).rows.name(bad[0])
-            raise InputError(
-                f"{source}: {show([name], frame)}, {row}: contains {what}, as do "
-                f"{len(bad) - 1} more rows; remove it from these cells"
-            )
+            row, others = facts_of(frame).rows.name(bad[0]), len(bad) - 1
+            few = {0: "", 1: ", as does 1 more row"}
+            more = few.get(others, f", as do {others:,} more rows")
+            where = f"{source}: {show([name], frame)}, {row}"
+            raise InputError(f"{where}: contains {what}{more}; remove it")

@@ -174,12 +174,14 @@ def tokenise(
     context: int,
     max_tokens: int,
     folder: Path | None = None,
+    count: Callable[[int, int], object] = lambda done, total: None,
 ) -> TokenisedRecords:
     """Turn records into tokens. Those that are in the folder already are not made again.
 
     The end-of-text token closes each text. `context` is the longest sequence that the model reads,
     `max_tokens` the longest text that is kept, end of text included: a public constant. The folder
-    is private to its owner. Tokens in it are of the same records, tokenizer and options.
+    is private to its owner. Tokens in it are of the same records, tokenizer and options. `count` is
+    called with the records that are done, and all.
     """
     prompts = prompt_tokens(template, records.schema.combinations, tokenizer)
     budget = text_budget(prompts, context, max_tokens)
@@ -188,10 +190,10 @@ def tokenise(
         if (kept.prompts, kept.context, len(kept)) == (prompts, context, len(records)):
             return kept
     places = {combination: number for number, combination in enumerate(prompts)}
-    truncated, labels = 0, iter(records.labels)
+    truncated, done, labels = 0, 0, iter(records.labels)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        nonlocal truncated
+        nonlocal truncated, done
         for some in some_at_once(records.texts, TEXTS_AT_ONCE):
             spaced = [" " + text.strip() for text in some]
             encoded = tokenizer(spaced, add_special_tokens=False)["input_ids"]
@@ -201,6 +203,7 @@ def tokenise(
             flat = np.fromiter(chain.from_iterable(cut), np.int32)
             offsets = np.cumsum([0, *map(len, cut)], dtype=np.int32)
             numbers = np.fromiter((places[next(labels)] for _ in some), np.int32, len(some))
+            count(done := done + len(some), len(records))
             yield pa.record_batch(
                 [pa.ListArray.from_arrays(offsets, flat), numbers], schema=_SCHEMA
             )

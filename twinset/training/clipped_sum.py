@@ -28,7 +28,7 @@ from twinset.models.layers import (
     is_batch_invariant,
 )
 from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
-from twinset.progress import Progress
+from twinset.progress import Count, Progress
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 
 # Half a physical batch of each padded length is filler. A step's records lie in about eight of
@@ -66,6 +66,7 @@ class Trainer:
         fused = fuse(base.model.to(device, self.dtype))
         self.model = prepare_trainable(fused, config.training).to(device)
         if self.is_low and shapes:
+            progress.say(f"trying {len(shapes)} shapes of batches: records must not mix in any")
             norm = config.privacy.max_grad_norm
             if not is_batch_invariant(self.model, norm, self.execution, shapes):
                 progress.warn(NOT_BATCH_INVARIANT)
@@ -164,6 +165,7 @@ class ClippedSum:
         self.engine, self.records, self._loss = engine, records, loss
         self._speed, self._batch_size = speed, batch_size
         self._fewer: dict[Width, int] = {}  # units at once, where memory ran out before
+        self.count: Count | None = None  # is called with the units that are done, and all
 
     def compute_clipped_sum(self, batch: Batch) -> UnitReport:
         """Leave Σᵢ ĝᵢ of a batch in `engine.sums`; when out of memory, start again with less.
@@ -187,7 +189,7 @@ class ClippedSum:
 
         while True:
             tried: Width | None = None
-            reports = []
+            reports, done = [], 0
             try:
                 self.engine.zero()
                 if batch.scales:
@@ -203,6 +205,9 @@ class ClippedSum:
                     )
                     units = replace(rows, per_unit=rows.per_unit * tried[0]).filled(at_once(tried))
                     reports.append(self.engine.add(units, unit_loss, part.limits))
+                    done += len(places)
+                    if self.count is not None:
+                        self.count(done, len(widths))
                 return join_reports(reports)
             except RuntimeError as error:
                 if tried is None or not is_out_of_memory(error):

@@ -29,7 +29,7 @@ from twinset.policies import NoisePolicy
 from twinset.privacy.accounting.events import Event
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.clipping.gradient_uses import UnsupportedModule
-from twinset.progress import StepReport
+from twinset.progress import Count, StepReport
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer
 from twinset.training.distributed import END, ProcessGroup, sum_together
@@ -53,6 +53,7 @@ class StepContext:
     training: TrainingConfig = TrainingConfig()  # mismatched prompts and form, seed of their draw
     speed: SpeedConfig = SpeedConfig()  # size of physical batches only
     observe: Callable[[StepReport], object] = lambda report: None  # called after each step
+    count: Count = lambda done, total: None  # called with the units of the first step
     # units' numbers → the records of each that take part; by default its one, of the same number
     records_of: RecordsOf = lambda units: [[unit] for unit in units.tolist()]
     resume_state: dict[str, Any] | None = None  # what `checkpoints` was given
@@ -114,6 +115,7 @@ def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepC
         try:
             for indices in batches:  # Poisson batch
                 units = indices.tolist()
+                own.count = context.count if optimizer.done == before else None  # it says how long
                 limits, scales = policy.limits(units), policy.scales()
                 batch = Batch(optimizer.done + 1, context.records_of(indices), limits, scales)
                 # exact, in the engine's sums

@@ -6,7 +6,7 @@ regressions on vectors of public origin, all together, by noisy gradients.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,6 +106,7 @@ def fit_regressions(
     noise_multiplier: float,
     randomness: Randomness,
     descent: Descent = Descent(),
+    count: Callable[[int, int], object] = lambda done, total: None,
 ) -> Weights:
     """Fit all regressions with noise; return the (K, d) weights of each.
 
@@ -122,6 +123,7 @@ def fit_regressions(
         noise_multiplier: σ, of all steps together.
         randomness: its noise streams are used.
         descent: how they are fitted.
+        count: is called with the steps that are done, and all.
     """
     sizes = [(k, x.shape[1]) for k, x in zip(data.classes, data.vectors, strict=True)]
     ends = np.cumsum([k * d for k, d in sizes])
@@ -130,11 +132,11 @@ def fit_regressions(
         parts = np.split(flat, ends[:-1])
         return [part.reshape(size) for part, size in zip(parts, sizes, strict=True)]
 
-    length, count = int(ends[-1]), max(1.0, data.expected)
+    length, units_expected = int(ends[-1]), max(1.0, data.expected)
     weights, speed, mean = np.zeros(length), np.zeros(length), np.zeros(length)
     sigma = noise_multiplier * descent.steps**0.5
     # One step of noise must not undo what many steps found.
-    rate = min(descent.learning_rate, count / (100 * max(noise_multiplier, 1e-9)))
+    rate = min(descent.learning_rate, units_expected / (100 * max(noise_multiplier, 1e-9)))
     first = 2 * descent.steps // 3  # of the steps that are averaged
     for step in range(descent.steps):
         total = VectorSum(length)
@@ -142,9 +144,10 @@ def fit_regressions(
             units = data.units[start : start + UNITS_AT_ONCE]
             total.add(_gradients(data, units, split(weights)) / descent.max_grad_norm)
         noisy = total.release(sigma, randomness)
-        speed = descent.momentum * speed + noisy * descent.max_grad_norm / count
+        speed = descent.momentum * speed + noisy * descent.max_grad_norm / units_expected
         weights = weights - rate * speed
         mean += weights * (step >= first) / (descent.steps - first)
+        count(step + 1, descent.steps)
     return split(mean)
 
 
