@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from twinset.bounds import SEEDS, Bounds, check_number
 from twinset.commandline.common import (
     OF_REAL_ROWS,
+    Command,
     Data,
     Json,
     LogFile,
@@ -335,7 +336,9 @@ def release(
     _say_where(kept)
 
 
-@audit.command(epilog="Example: twinset audit canaries reviews.csv --policies uniform,none")
+@audit.command(
+    cls=Command, epilog="Example: twinset audit canaries reviews.csv --policies uniform,none"
+)
 @takes(*ANY_POLICY)
 def canaries(
     data: Data,

@@ -12,6 +12,7 @@ from datasets import load_dataset
 from hypothesis import given as made_of
 from hypothesis import settings
 from hypothesis import strategies as st
+from typer.main import get_command
 
 from evaluation.commands import _show_findings
 from evaluation.findings import Findings, Measured, proportion
@@ -19,11 +20,13 @@ from tests.helpers.commands import (
     COLUMNS,
     MARKER,
     QUICK,
+    ROOT,
     run_twinset,
     snapshot,
     texts,
 )
 from tests.helpers.refusals import refusal
+from twinset.commandline.app import app
 from twinset.commandline.common import read_columns, show
 from twinset.commandline.console import Console, Screen
 from twinset.commandline.entry_point import with_flags
@@ -216,7 +219,7 @@ def test_verify_prints_and_fails(place, tiny_run, capsys):
 
 def test_help_lists_and_version(capsys):
     shown = run_twinset(capsys, "sample", "--help").out
-    assert "Example: twinset sample runs/reviews" in shown and "--top-p" in shown
+    assert "Example: twinset sample runs/reviews" in shown and "--output" in shown
     assert re.fullmatch(r"\d+\.\d+\.\d+\n", run_twinset(capsys, "--version").out)
 
 
@@ -241,6 +244,28 @@ def test_malformed_labels_and_bins_are_refused(tmp_path, monkeypatch):
         assert refusal(read_columns, [given_labels], "labels").startswith("`labels")
     for given_bins in ("stars", "stars=a,b", "stars=1,,2", "=1,2,3", "stars=1\r2"):
         assert refusal(read_columns, [given_bins], "bins").startswith("`bins")
+
+
+LONG_ONES = ("generate", "finetune", "plan", "sample", "compare", "audit canaries")
+
+
+@pytest.mark.parametrize("command", LONG_ONES)
+def test_help_fits_a_screen_and_help_all_has_every_option(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    short, whole = (
+        run_twinset(capsys, *command.split(), more) for more in ("--help", "--help-all")
+    )
+    assert (short.code, whole.code) == (0, 0) and short.out.count("\n") <= 60
+    flags = [set(re.findall(r"(?<=│ )--[a-z][\w-]+", each.out)) for each in (short, whole)]
+    found = get_command(app)  # what the command itself takes
+    for name in command.split():
+        found = found.commands[name]
+    every = {flag for param in found.params for flag in param.opts if flag.startswith("--")}
+    assert flags[1] >= every > flags[0] - {"--help"} and "--help-all" in flags[0]
+    assert {"--quiet", "--help"} < flags[0] and len(flags[0]) <= 22
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    section = page.split(f"`twinset {command}`")[1].split("\n## ")[0]
+    assert [flag for flag in sorted(every) if f"`{flag}" not in section] == []
 
 
 # -- text of others --------------------------------------------------------------------------------

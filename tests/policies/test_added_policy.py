@@ -75,7 +75,7 @@ def test_it_is_found_by_name_and_its_guarantee_is_stated(split):
 
 def test_its_option_is_in_help_and_does_nothing_without_it():
     idle = ["finetune", "t.csv", *COLUMNS, "--split-ratio", "3"]
-    done = command(["generate", "--help"], idle)
+    done = command(["generate", "--help-all"], idle)
     assert "--split-ratio" in done.stdout and "split" in done.stdout, done.stderr
     assert done.stdout.count("code 0") == done.stdout.count("code 2") == 1
     assert "does nothing without --noise-policy split" in done.stderr

@@ -17,6 +17,7 @@ from twinset import __version__
 from twinset.bounds import SEEDS
 from twinset.commandline import entry_point as exits
 from twinset.commandline.common import (
+    Command,
     Data,
     DryRun,
     Json,
@@ -82,7 +83,7 @@ EXAMPLES = {
 def _command(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function, with an example behind its help."""
     name = function.__name__.replace("_", "-")
-    return app.command(name, epilog=f"Example: twinset {EXAMPLES[name]}")(function)
+    return app.command(name, cls=Command, epilog=f"Example: twinset {EXAMPLES[name]}")(function)
 
 
 @app.callback(invoke_without_command=True)

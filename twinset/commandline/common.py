@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from twinset.commandline.entry_point import with_flags
-from twinset.config.options import PANELS, Option, merge, run_config, run_options
+from twinset.config.options import OPTIONS, PANELS, Option, merge, run_config, run_options
 from twinset.errors import InputError, printable
 from twinset.files.limits import SMALL, read_text
 from twinset.table.schema import read_line
@@ -42,6 +43,12 @@ LogFile = Annotated[
 ]
 Policies = Annotated[str, typer.Option(help="Noise policies; none: without privacy.")]
 Test = Annotated[str | None, typer.Option(help="Real rows, held out; else a fifth.")]
+# What `--help` shows of a command with many options. `--help-all` shows them all.
+USUAL = (
+    *("text", "attribute", "labels", "owner", "hold_out", "epsilon", "max_minutes", "rows"),
+    *("run", "output", "resume", "overwrite"),
+)
+MANY = 15  # options
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
 CONFIG = inspect.Parameter(
     "config",
@@ -51,6 +58,31 @@ CONFIG = inspect.Parameter(
         str | None, typer.Option(help="TOML file of options by their names.", metavar="FILE")
     ],
 )
+
+
+class Command(TyperCommand):
+    """A command whose `--help` fits a screen. The reference and `--help-all` have all options."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the usual options, or all of them."""
+        params: list[Any] = self.params
+        others = [p for p in params if p.name in OPTIONS and p.name not in USUAL]
+        is_short = any(p.name == "help_all" for p in params) and not ctx.meta.get("help_all")
+        try:
+            for option in others if is_short else ():
+                option.hidden = True
+            super().format_help(ctx, formatter)
+        finally:
+            for option in others:
+                option.hidden = False
+
+
+def _show_all(ctx: typer.Context, is_asked: bool) -> None:
+    """Show the help of all options, and end."""
+    if is_asked:
+        ctx.meta["help_all"] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
 
 
 def takes(
@@ -85,6 +117,7 @@ def takes(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def parsed(config: str | None = None, **arguments: Any) -> None:
+            arguments.pop("help_all", None)
             values = {name: arguments.pop(name) for name in names}
             # typer gives None, False or an empty list for an option that was not used
             used = {
@@ -100,6 +133,11 @@ def takes(
         before = [p for p in own if p.kind is not KEYWORD]
         after = [p for p in own if p.kind is KEYWORD and p.name != "given"]
         signature = [*before, *flags, *[CONFIG] * has_file, *after]
+        if has_file and len(options) > MANY:
+            said = "Show the options that few need, too."
+            info = typer.Option("--help-all", is_eager=True, callback=_show_all, help=said)
+            kind = Annotated[bool, info]
+            signature.append(inspect.Parameter("help_all", KEYWORD, default=False, annotation=kind))
         parsed.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
         parsed.__annotations__ = {p.name: p.annotation for p in signature}
         return parsed
