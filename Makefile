@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+TOOLS := .venv/.tools
 WORKERS := --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .PHONY: demo test test-all fast-tests all-tests lint bench gpu docs clean
@@ -12,19 +13,19 @@ demo: $(INSTALLED)
 	$(BIN)/twinset demo
 
 # mypy takes a core for a minute, so it runs beside the tests.
-test: $(INSTALLED)
+test: $(TOOLS)
 	$(MAKE) --jobs=2 lint fast-tests
 
-test-all: $(INSTALLED)
+test-all: $(TOOLS)
 	$(MAKE) --jobs=2 lint all-tests
 
-fast-tests: $(INSTALLED)
+fast-tests: $(TOOLS)
 	$(BIN)/python -m pytest -m "not slow" $(WORKERS)
 
-all-tests: $(INSTALLED)
+all-tests: $(TOOLS)
 	$(BIN)/python -m pytest $(WORKERS)
 
-lint: $(INSTALLED)
+lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -50,5 +51,10 @@ $(INSTALLED): constraints.txt pyproject.toml
 	@echo "making .venv with the versions of constraints.txt (a few minutes, once)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+# What the demo does without: tools of development, and optional detectors and methods.
+$(TOOLS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,pii,qlora]'
 	touch $@

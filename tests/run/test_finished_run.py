@@ -1,12 +1,16 @@
 """A finished run that is resumed hands out what it made, and trains nothing again."""
 
+import json
 import shutil
 from contextlib import chdir
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from tests.helpers.commands import GOOD, arguments, call, snapshot
+from twinset.files.atomic import write_checksums
+from twinset.models.base_model import WEIGHTS, ModelFiles
 from twinset.release.verify import verify
 
 RUN = tuple("t.csv --run r --steps 1 --epsilon 20 --teacher-share 0 --marginal-share 0".split())
@@ -31,6 +35,10 @@ def printed(finished, tmp_path, monkeypatch) -> str:
     return out.replace(str(folder.resolve()), str(Path.cwd()))
 
 
+def ledger_of(run: str) -> list[str]:
+    return json.loads(Path(run, "share/privacy.json").read_text())["ledger"]["public_inputs"]
+
+
 def run(name, *more):
     _, *given = arguments("base", (*RUN, *more))
     return call(name, *given)
@@ -46,6 +54,35 @@ def test_there_is_nothing_to_resume_and_its_twin_is_handed_out(printed):
     Path("out.privacy.json").unlink()
     assert run(*AGAIN, "--output", "out.csv").code == 0  # the rest is there already
     assert verify(Path("out.csv")).rows == 6
+
+
+def test_a_base_model_that_was_exchanged_is_not_the_ledgers(printed, monkeypatch):
+    """Its name and origin may stay the same, as those of a model in the cache do."""
+    (stated,) = [line for line in ledger_of("r") if "SHA-256 of its weights" in line]
+    known = ModelFiles.of(Path("base"), "base").digest()
+    monkeypatch.setattr(ModelFiles, "digest", lambda files: known)
+    assert run(*AGAIN).code == 0
+    model = AutoModelForCausalLM.from_pretrained("base")
+    model.save_pretrained("base", max_shard_size="60KB")  # the same numbers in other files
+    Path("base", WEIGHTS).unlink()
+    assert run(*AGAIN).code == 0
+    model.get_input_embeddings().weight.data[5, 5] += 1e-3
+    model.save_pretrained("base", max_shard_size="60KB")
+    refused = run(*AGAIN)
+    assert refused.code == 2 and "was made with other settings (weights)" in refused.err
+    assert run("generate", "--rows", "6", "--overwrite").code == 0
+    (other,) = [line for line in ledger_of("r") if "SHA-256 of its weights" in line]
+    assert other != stated and other.partition(";")[0] == stated.partition(";")[0]
+
+
+def test_a_model_of_another_ledger_is_not_the_runs(printed):
+    assert "model: whole" in call("verify", "r").out
+    ledger = Path("r/model/ledger.json")
+    ledger.write_text(ledger.read_text().replace("weights is", "weights was"))
+    refused = call("verify", "r")
+    assert refused.code == 1 and "model: is damaged: model/ledger.json" in refused.err
+    write_checksums(Path("r/model"))
+    assert "is not the ledger of privacy.json" in call("verify", "r").err
 
 
 def test_it_is_the_run_that_is_asked_for(printed):

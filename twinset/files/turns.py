@@ -13,7 +13,8 @@ from threading import RLock
 from typing import ParamSpec, TypeVar
 
 _ALL = RLock()  # a run may load a model and sample from it
-_Given, _Made = ParamSpec("_Given"), TypeVar("_Made")
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
 
 
 def in_turn(act: Callable[_Given, _Made]) -> Callable[_Given, _Made]:

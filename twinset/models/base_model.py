@@ -58,6 +58,7 @@ class BaseModel:
     name: str  # what the user called it
     origin: str  # where it came from, fit for a ledger: holds no path of this machine
     licence: str  # as its source states it, else "unknown"
+    weights: str = ""  # SHA-256 of its numbers in float32, as loaded; "" if another dtype was asked
 
 
 @no_fetched_code()
@@ -101,7 +102,8 @@ def load_base(
         say(f"loading the base model {name}")
         with quiet(), files.alone() as alone:
             model, tokenizer = _load_folder(alone, files, dtype or torch.float32)
-        return BaseModel(fuse(model.to(place)).eval(), tokenizer, name, origin, licence)
+        weights = "" if dtype else _digest(model)
+        return BaseModel(fuse(model.to(place)).eval(), tokenizer, name, origin, licence, weights)
 
     facts = read_facts(folder) or {}
     try:
@@ -123,7 +125,19 @@ def load_base(
         name=name,
         origin=f"{base.origin} with the adapter: {origin}",
         licence=" AND ".join(dict.fromkeys((base.licence, licence))),
+        weights=hashlib.sha256((base.weights + files.digest()).encode()).hexdigest(),
     )
+
+
+def _digest(model: Any) -> str:
+    """Return a SHA-256 of a model's numbers, whatever files they came from. A second for 10⁸."""
+    found, seen = hashlib.sha256(), set[int]()
+    for name, part in sorted(model.state_dict().items()):
+        if part.data_ptr() not in seen:  # tied weights have two names
+            seen.add(part.data_ptr())
+            found.update(f"{name} {part.dtype} {tuple(part.shape)}\n".encode())
+            found.update(part.detach().contiguous().numpy().data)
+    return found.hexdigest()
 
 
 def check_base(name: str) -> None:

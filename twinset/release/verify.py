@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from twinset.errors import InputError, VerificationError
-from twinset.files.atomic import sha256_file
+from twinset.files.atomic import fault, sha256_file
 from twinset.files.limits import read_text
 from twinset.privacy.accounting.accountant import NotCovered, prv_epsilon
 from twinset.privacy.accounting.events import MaskedAccess
@@ -21,7 +21,14 @@ from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.card import CARD, one_line, read_header, stated_lines, stated_numbers
 from twinset.release.publish import beside
-from twinset.release.share import PAGE, PRIVACY, check_file_format, claim_to_dict, statement_text
+from twinset.release.share import (
+    LEDGER,
+    PAGE,
+    PRIVACY,
+    check_file_format,
+    claim_to_dict,
+    statement_text,
+)
 from twinset.table.read import FORMATS, read_frame
 
 TOLERANCE = 1e-4  # relative. ε differs so much between releases of numpy and scipy.
@@ -104,6 +111,19 @@ def verify(path: str | Path) -> VerificationReport:
         _expect(len(frame) == twin["rows"], twin_file, f"has {len(frame)} rows, not {twin['rows']}")
         same = list(frame.columns) == twin["columns"]
         _expect(same, twin_file, "has other columns than stated")
+
+        # 4. A model beside it must be whole, and of the same ledger: of the same base model, too.
+        home = privacy.resolve().parent
+        model = home.parent / "model"
+        has_model = home.name == "share" and (model / LEDGER).is_file()
+        if has_model:
+            damage = fault(model)
+            _expect(damage is None, model, f"is damaged: {damage}")
+            try:
+                is_same = json.loads(_read(model / LEDGER)) == ledger
+            except (ValueError, RecursionError):
+                is_same = False
+            _expect(is_same, model / LEDGER, f"is not the ledger of {PRIVACY}")
     except OSError as error:
         reason = error.strerror or "input/output error"
         raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
@@ -115,6 +135,7 @@ def verify(path: str | Path) -> VerificationReport:
         f"{privacy.name}: its {len(ledger['events'])} events come to {spent}, as stated{second}",
         f"{card.name}: unaltered, and says what the ledger says",
         f"{twin_file.name}: unaltered, {twin['rows']} rows, {len(twin['columns'])} columns",
+        *(["model: whole, and made from the base model that the ledger states"] * has_model),
     )
     return VerificationReport(replace(claim, epsilon=larger), twin["rows"], witness, checked)
 

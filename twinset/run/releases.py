@@ -87,7 +87,8 @@ def open_ledger(run: Run) -> Ledger:
         if len(templates) == 1
         else f"the {len(templates)} prompt templates of which one was chosen by what was counted: "
         f"{prompt}, the same for other kinds of text, and built-in ones that fit the labels",
-        f"the base model {run.base.origin} and everything it was trained on",
+        f"the base model {run.base.origin} and everything it was trained on; the SHA-256 of its "
+        f"weights is {run.base.weights}",
         f"the longest text kept, {config.training.max_tokens} tokens",
         "all options of the run",
     ]

@@ -204,6 +204,7 @@ class Run:
             "reading": self.source.reading,
             "hold_out": self.source.hold_out,
             "base": self.base.origin,
+            "weights": self.base.weights,
             "scale": self.scale and asdict(self.scale),
             "table": self.records.fingerprint(),  # private, as all of `internal/` is
         }
