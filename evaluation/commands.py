@@ -97,7 +97,7 @@ def demo(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Make a twin of a table that comes along and measure it: a few minutes."""
+    """Make a twin of a table that comes along and measure it. It first says how long that takes."""
     from twinset.commandline.console import Console, Screen
 
     from .demo import run_demo

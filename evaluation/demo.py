@@ -27,7 +27,7 @@ from twinset.models.base_model import load_base
 from twinset.models.device import check_device
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.wording import paragraphs
-from twinset.progress import Progress, Silent
+from twinset.progress import Progress
 from twinset.run.generate import generate, plan_run
 from twinset.run.request import OutputPaths, Source
 from twinset.sampling.allocation import RowsRequest
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EPSILON = 8.0
+LONG_MINUTES = 10  # from here on a demo says what would be quicker
 HELD_OUT_SHARE = 0.2  # of the films
 SUPPORT_ROWS, SUPPORT_HELD_OUT = 8000, 2000
 SUPPORT_SEED = 1  # the dialogues of seed 0 were looked at while the recipe was chosen
@@ -204,6 +205,19 @@ SUPPORT = Demo(
 DEMOS = {demo.name: demo for demo in (REVIEWS, SUPPORT)}
 
 
+class _Counts(Progress):
+    """Passes on what is counted. The run itself will say the notes."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._to = progress
+
+    def count(
+        self, what: str, done: int, total: int, share: float | None = None, more: str = ""
+    ) -> None:
+        """See `twinset.progress.Progress`."""
+        self._to.count(what, done, total, share, more)
+
+
 def run_demo(
     name: str,
     run: Path | None,
@@ -212,7 +226,7 @@ def run_demo(
     base_model: str | None,
     device: str,
 ) -> DemoReport:
-    """Make a twin of a demo's table and measure it. It takes a few minutes."""
+    """Make a twin of a demo's table and measure it. What it will take is measured first."""
     if name not in DEMOS:
         raise InputError(f"`data={name}`: is none of {', '.join(DEMOS)}")
     demo = DEMOS[name]
@@ -236,10 +250,14 @@ def run_demo(
         source = Source(str(table), demo.text, demo.attributes, prompt=demo.prompt)
         rows = RowsRequest(per_label=(str(demo.rows_per_label),))
         total = demo.rows_per_label * len(train[list(demo.attributes)].drop_duplicates())
-        planned = plan_run(source, None, config, total, Silent())
+        progress.say("measuring how long the demo takes on this machine")
+        planned = plan_run(source, None, config, total, _Counts(progress))
         # The base model then writes as many rows. A minute is for loading and the classifiers.
         minutes = 1 + (planned.seconds + dict(planned.phases)["rows"]) / 60
-        progress.say(f"the demo takes about {minutes:.0f} min on this machine (measured just now)")
+        quicker = ""
+        if minutes > LONG_MINUTES and base_model != GPT2_MINI:
+            quicker = f"; `base_model={GPT2_MINI}` is several times quicker"
+        progress.say(f"the demo takes about {minutes:.0f} min on this machine{quicker}")
         made = generate(source, config, rows, OutputPaths(run, overwrite=overwrite), progress).run
         assert made is not None
         request = EvaluationRequest(
