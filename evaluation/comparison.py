@@ -213,7 +213,7 @@ class PolicyTrials:
         base = load_base(config.training.base_model, say=progress.say)
         for policy in (policy_config(config, name).policy for name in request.policies):
             policy.policy_class.weight_scale(policy, base)  # or it is refused, before any run
-        # Texts with the tokenizer's own marks can't be trained on. Found now, not after hours.
+        # Labels with the tokenizer's own marks can't be trained on. Found now, not after hours.
         reserved = special_token_strings(base.tokenizer)
         read_data(request, config.training.seed, Silent(), reserved)  # for these characters alone
         self._prompts = prompt_tokens(data.template, data.train.schema.combinations, base.tokenizer)

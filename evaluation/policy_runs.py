@@ -29,7 +29,7 @@ from twinset.sampling.sampler import Sampler
 from twinset.sampling.twin_model import TwinModel, twin_frame
 from twinset.table.labels import LabelRules
 from twinset.table.read import read_frame
-from twinset.table.records import Records, check_reserved, records_from_frame
+from twinset.table.records import Records, records_from_frame, without_reserved
 from twinset.table.schema import Combination, Schema, plain
 from twinset.table.templates import Template, load_template
 from twinset.table.tokenization import prompt_tokens, text_budget
@@ -100,7 +100,7 @@ def read_data(
     """Read the private table and what is held out of it."""
     source = request.source
     frame, records, _ = read_source(source, progress)
-    check_reserved(records, frame, reserved, source.name)
+    records, _ = without_reserved(records, frame, reserved, source.name, source.strict)
     schema, asked = records.schema, source.prompt
     template = asked if isinstance(asked, Template) else load_template(asked, schema)
     columns = template, schema.text, tuple(attribute.name for attribute in schema.attributes)
@@ -123,7 +123,7 @@ def read_data(
         drop_empty=source.drop_empty,
         rules=source.labels.settled(schema, {}) if source.labels.changes_rows else None,
     )
-    check_reserved(held, frame, reserved, request.test)
+    held, _ = without_reserved(held, frame, reserved, request.test, source.strict)
     known, spelt = schema.spelled, [tuple(map(plain, labels)) for labels in held.labels]
     if not known.keys() >= set(spelt):
         raise InputError(f"`test={request.test}`: has labels that {source.name} lacks")

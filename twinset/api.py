@@ -51,7 +51,7 @@ class Reading(TypedDict, total=False):
         drop_empty: leave out all rows that lack text or label, not only a few.
         delimiter: of a CSV. Left out, it is detected.
         encoding: of a CSV or JSON file. Left out, it is detected.
-        strict: refuse rows without text or label, and control characters, instead of leaving them
+        strict: refuse rows without text or label, and odd characters, instead of leaving them
             out.
     """
 

@@ -56,7 +56,7 @@ CASES = """
 missing.csv => missing.csv|no such file
 t.csv --text reviw => t.csv|reviw|review
 gaps.csv => gaps.csv|4 of 60|row 8|--drop-empty
-end.csv => end.csv|row 8
+end.csv --strict => end.csv|row 8
 t.docx => t.docx|ending
 t.csv --rows-per-label meh=3 => meh|neg, pos
 t.csv --output t.csv --overwrite => --output t.csv|private table

@@ -94,7 +94,8 @@ def test_what_a_base_model_does_to_texts_is_said(good_table, model_copy, monkeyp
     spelling["normalizer"] = {"type": "Lowercase"}
     (model_copy / "tokenizer.json").write_text(json.dumps(spelling))
     table = pd.read_csv("t.csv")
-    table.assign(review=table["review"] * 20).to_csv("t.csv", index=False)
+    reviews = ["<|endoftext|>", "a <|endoftext|> b", *table["review"][2:] * 20]
+    table.assign(review=reviews).to_csv("t.csv", index=False)
     heard, options = (
         Silent(),
         {"steps": 1, "batch_size": 4, "teacher_share": 0, "marginal_share": 0},
@@ -103,6 +104,7 @@ def test_what_a_base_model_does_to_texts_is_said(good_table, model_copy, monkeyp
     Twinset(base_model=str(model_copy), max_tokens=10 * CONTEXT, progress=heard, **options).fit(
         "t.csv", "review", "label"
     )
+    assert "removed special tokens of the base model from 2 texts (`strict` refuses them)" in said
     assert "the base model knows no capital letters, and the twin will have none" in said
     assert any(f"the base model reads {CONTEXT}, the prompt included" in line for line in said)
 

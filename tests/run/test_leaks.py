@@ -240,7 +240,7 @@ MARKER = MARKERS["text"]
 ROW = f"{MARKER},positive\n"
 FAILING = {
     "a label that is a text": (SOUND, ("--attribute", "customer")),
-    "a special token": (with_first("text", f"{MARKER} <|endoftext|>"), ()),
+    "a special token": (with_first("text", f"{MARKER} <|endoftext|>"), ("--strict", "")),
     "a missing text": (with_first("text", None), ("--strict", "")),
     "not UTF-8": (raw(b"text,sentiment\n" + ROW.encode() + b"\xff" + ROW.encode()), ()),
     "a quote that stays open": (raw(f'text,sentiment\n{ROW}"{MARKER},a\n'.encode()), ()),

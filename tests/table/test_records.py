@@ -13,7 +13,7 @@ from tests.helpers.refusals import SECRET, assert_silent, refusal
 from twinset.errors import InputError
 from twinset.sampling.twin_model import twin_frame
 from twinset.table.read import read_frame
-from twinset.table.records import check_reserved, records_from_frame
+from twinset.table.records import records_from_frame, without_reserved
 from twinset.table.schema import ORDERED, Schema
 
 REVIEWS = [f"review number {i} says {SECRET} again and again" for i in range(6)]
@@ -92,22 +92,28 @@ def test_a_key_that_some_rows_lack_is_data(tmp_path: Path) -> None:
 # --- cells ----------------------------------------------------------------------------------------
 
 
-def test_special_tokens_are_found_later_by_the_same_rows() -> None:
-    reviews = pd.Series([None, "a <s> here", *REVIEWS[2:5], "and <s>"], dtype=object)
-    frame, named = table(review=reviews), ("review", ["mood"])
+def test_special_tokens_are_removed_record_by_record_or_refused_strictly() -> None:
+    reviews = pd.Series([None, "a <s> here", "<s></s>", "a <</s>s> b", "c", "d"], dtype=object)
+    frame, named, tokens = table(review=reviews), ("review", ["mood"]), ["</s>", "<s>", " "]
     records, _ = records_from_frame(frame, *named, drop_empty=True)
-    check_reserved(records, frame, ["</s>", " "])
-    later = refusal(check_reserved, records, frame, ["</s>", "<s>"], "t.csv")
-    assert "row 2: contains a special" in later and ", as does 1 more row; remove" in later
-    alone = frame.iloc[:5]
-    only = refusal(
-        check_reserved, records_from_frame(alone, *named, drop_empty=True)[0], alone, ["<s>"]
-    )
-    assert only.endswith("token of the base model; remove it"), only
+    found, notes = without_reserved(records, frame, tokens)
+    assert list(found.texts) == ["a   here", "  ", "a < s> b", "c", "d"]
+    assert notes == [
+        "removed special tokens of the base model from 3 texts (`strict` refuses them)"
+    ]
+    # one record more changes no other
+    less, _ = records_from_frame(frame.drop(1), *named, drop_empty=True)
+    assert list(without_reserved(less, frame, tokens)[0].texts) == list(found.texts)[1:]
+    assert without_reserved(found, frame, tokens)[1] == []
+    later = refusal(without_reserved, records, frame, tokens, "t.csv", strict=True)
+    assert "row 2: contains a special" in later and ", as do 2 more rows; remove" in later
     frame = table(mood=["a", "b<s>"] * 3)
     records, _ = records_from_frame(frame, *named)
-    said = refusal(check_reserved, records, frame, ["<s>"])
+    said = refusal(without_reserved, records, frame, ["<s>"])
     assert "'mood', row 2: contains a special" in said and ", as do 2 more rows; remove" in said
+    alone = table(mood=["a", "b<s>"] + ["a"] * 4)
+    only = refusal(without_reserved, records_from_frame(alone, *named)[0], alone, ["<s>"])
+    assert only.endswith("token of the base model; remove it"), only
 
 
 # --- dtypes ---------------------------------------------------------------------------------------
@@ -169,7 +175,7 @@ def test_any_table_is_read_or_refused_in_one_silent_line(
     frame = frame.infer_objects() if typed else frame
     try:
         records, notes = records_from_frame(frame, text, attributes, drop_empty=drop)
-        check_reserved(records, frame, ["<s>"])
+        without_reserved(records, frame, ["<s>"], strict=True)
     except InputError as error:
         assert_silent(error)
         assert "\n" not in str(error)

@@ -81,7 +81,7 @@ from twinset.sampling.tilt_fitting import (
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.columns import Picked
 from twinset.table.read import read_frame
-from twinset.table.records import Records, check_reserved, records_from_frame
+from twinset.table.records import Records, records_from_frame, without_reserved
 from twinset.table.schema import Combination
 from twinset.table.templates import Template, load_template, written_template
 from twinset.table.tokenization import (
@@ -146,7 +146,11 @@ def read(run: Run) -> None:
         run.base = load_base(
             config.training.base_model, device=config.speed.device, say=progress.say
         )
-        check_reserved(records, frame, special_token_strings(run.base.tokenizer), source.name)
+        reserved = special_token_strings(run.base.tokenizer)
+        records, more = without_reserved(records, frame, reserved, source.name, source.strict)
+        run.notes = (*run.notes, *more)
+        for note in more:
+            progress.say(note)
         tokenizer = run.base.tokenizer
         if tokenizer.decode(tokenizer("A", add_special_tokens=False).input_ids).strip() == "a":
             lower = "the base model knows no capital letters, and the twin will have none"

@@ -473,23 +473,55 @@ def _one_spelling(owner: str) -> str:
     return " ".join("".join(shown).split()).casefold()
 
 
-def check_reserved(
-    records: Records, frame: pd.DataFrame, reserved: Sequence[str], source: str = "table"
-) -> None:
-    """Refuse special tokens of a tokenizer: a model takes them for the end of a text."""
-    if tokens := [token for token in reserved if token.strip()]:
-        what = "a special token of the base model"
-        _refuse_where(records, frame, source, lambda c: any(t in c for t in tokens), what)
+def without_reserved(
+    records: Records,
+    frame: pd.DataFrame,
+    reserved: Sequence[str],
+    source: str = "table",
+    strict: bool = False,
+) -> tuple[Records, list[str]]:
+    """Return records without special tokens of a tokenizer in texts, and notes for the owner.
+
+    A model takes them for the end of a text. Each text is cleaned by itself: whoever makes a base
+    model chooses these tokens, and must not learn from a refusal that a text holds one. Labels are
+    public, and refused.
+    """
+    tokens = sorted((token for token in reserved if token.strip()), key=len, reverse=True)
+    if not tokens:
+        return records, []
+    token = re.compile("|".join(map(re.escape, tokens)))
+    what = "a special token of the base model"
+    _refuse_where(records, frame, source, token.search, what, texts_too=strict)
+    texts = records.texts
+    assert isinstance(texts, Texts)
+    before, bad = texts.change, sum(token.search(cell) is not None for cell in texts)
+
+    def cleaned(cell: str) -> str:
+        cell = cell if before is None else before(cell)
+        while token.search(cell):  # what is left may make another one
+            cell = token.sub(" ", cell)
+        return cell
+
+    note = f"removed special tokens of the base model from {bad} text{'s' * (bad > 1)}"
+    notes = [f"{note} (`strict` refuses them)"] if bad else []
+    return replace(records, texts=replace(texts, change=cleaned) if bad else texts), notes
 
 
 def _refuse_where(
-    records: Records, frame: pd.DataFrame, source: str, is_bad: Callable[[str], Any], what: str
+    records: Records,
+    frame: pd.DataFrame,
+    source: str,
+    is_bad: Callable[[str], Any],
+    what: str,
+    texts_too: bool = True,
 ) -> None:
     """Refuse texts and labels with something that is said to be `what`."""
     texts, labels = records.texts, records.labels
     assert isinstance(texts, Texts) and isinstance(labels, Picked)
     names = [records.schema.text, *(attribute.name for attribute in records.schema.attributes)]
     for place, name in enumerate(names, start=-1):
+        if place < 0 and not texts_too:
+            continue
         if place < 0:
             bad = [int(texts.places[n]) for n, cell in enumerate(texts) if is_bad(cell)]
         else:
