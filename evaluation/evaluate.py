@@ -37,7 +37,7 @@ from twinset.table.read import STDIN, UNNAMED, Layout, read_frame, write_frame
 from twinset.table.records import check_table, choose_columns, with_joined_text
 
 from .fidelity.measures import fidelity
-from .findings import RUNS, Findings
+from .findings import FIRST, RUNS, Findings
 from .leakage.audits import AuditRequest, audit_release
 from .leakage.copies import overlap
 from .leakage.membership import model_attacks, text_attacks
@@ -65,6 +65,7 @@ from .utility.usefulness import Usefulness, targets
 FILE = "evaluation.json"
 BASELINE_ROWS = 1_000  # as many as a twin of 4,778 has took 38 of 45 minutes
 MOST, ATTACKED = 5_000, 200  # rows of each table, and members, in a first verdict
+QUICK = "quick measures at the run’s end: `twinset evaluate` and `twinset audit` take all of them"
 Real: TypeAlias = pd.DataFrame | str | Path  # rows, or a file of them
 
 
@@ -231,8 +232,9 @@ def judge_finished_run(
 ) -> list[str]:
     """Say what a twin is worth by quick measures on the rows held out: five lines.
 
-    The rules are the report's. The lines are for the owner alone. Where there are none, the lines
-    say how to get them. A private table that cannot be read again is refused.
+    The rules are the report's, and the scores are kept for it. The lines are for the owner alone.
+    Where no rows were held out, they say how to get a verdict. A private table that cannot be read
+    again is refused.
     """
     is_read_once = str(source.data) == STDIN
     table, folder = UNNAMED if is_read_once else shlex.quote(source.name), shlex.quote(str(run))
@@ -258,14 +260,15 @@ def judge_finished_run(
         take_records(records, np.sort(rng.permutation(len(records))[:MOST]))
         for records in split_held_out(run, source)
     )
-    schema, twin = trained.schema, Release.read(run, device=device).twin.frame
+    release = Release.read(run, device=device)
+    schema, twin = trained.schema, release.twin.frame
     twin = twin.sample(min(MOST, len(twin)), random_state=0)
     names = tuple(attribute.name for attribute in schema.attributes)
     tables = Tables(records_to_frame(trained), records_to_frame(held), twin, schema.text, names)
     progress.say("judging the twin by the rows held out: quick measures")
     # No text of the base model here: writing it takes longer than all the rest.
-    found = Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()
-    use = judge("utility", list(found))
+    found = [*Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()]
+    use = judge("utility", found)
     compared, _ = fidelity(tables, None, seed=0, progress=progress)
     faithful = judge("fidelity", compared)
     model = TwinModel.load(run, device)
@@ -276,6 +279,11 @@ def judge_finished_run(
     shared = overlap(texts, trained.texts, held.texts, None, seed=0, progress=progress)
     attacked = [*separation(attacks, 0)[0], *tried.measured, *shared]
     leaks = judge("leakage", attacked)
+    # The report judges by these until more is measured, so that it says the same.
+    about = release.about("twinset generate", Path(source.name))
+    for kind, scores in (("evaluation", [*found, *compared]), ("audit", attacked)):
+        quick = Findings(kind, about, tuple(scores), notes=(QUICK,))
+        quick.save(run / "internal" / FIRST.format(kind))
     verdicts = use, faithful, leaks, judge_hand_over(model.guarantee, use, leaks)
     lines = [f"{v.question:<22}{v.answer}: {v.line}" for v in verdicts]
     return [*lines, *following, "Computed on private rows: the first four lines are for you alone."]

@@ -32,6 +32,7 @@ Place = Mapping[str, str]
 
 OWNER_ONLY = 0o600  # who may read and write a file of figures that come from private rows
 Z_95 = 1.959963984540054  # two-sided 95 % quantile of the standard normal
+FIRST = "first-{}.json"  # in `internal/`: findings of a kind at the end of a run
 SCHEMA = 1
 _DEEPEST = 10  # objects within one another, in what a file says about itself
 # Larger values can't come from a measurement. They would only break the page's axes.

@@ -41,7 +41,7 @@ from twinset.run.run_folder import SETTINGS, check_ended, is_run
 from twinset.table.columns import as_texts
 from twinset.table.read import format_of, read_frame
 
-from ..findings import Findings, Measured, Question, Score
+from ..findings import FIRST, Findings, Measured, Question, Score
 from ..policy_runs import BASELINE_FILE
 from . import figures
 from .figures import Figure, Point, Table, replace_unseen
@@ -104,11 +104,12 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     share, internal = run / "share", run / "internal"
     for file in (run / "model" / LEDGER, share / PRIVACY):
         check_file_format(file)
-    found = {
-        kind: Findings.load(file)
-        for kind in ("evaluation", "audit", "canaries")
-        if (file := internal / f"{kind}.json").is_file()
-    }
+    found, whole = dict[str, Findings](), set[str]()
+    for kind in ("evaluation", "audit", "canaries"):
+        files = (internal / name for name in (f"{kind}.json", FIRST.format(kind)))
+        if (file := next(filter(Path.is_file, files), None)) is not None:
+            found[kind] = Findings.load(file)
+            whole |= {kind} if file.stem == kind else set()
     ledger = _parse(share / PRIVACY, lambda text: Ledger.from_dict(json.loads(text)["ledger"]))
     steps = _parse(
         internal / "metrics.jsonl",
@@ -202,7 +203,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
                 "figures": list(figures.draw_section(question, list(found.values()))),
                 "tables": list_by_label(measured[question]),
                 "single": list_scores("Scores with nothing beside them", alone[question], 4),
-                "missing": [MEANINGS["missing"][kind] for kind in kinds if kind not in found],
+                "missing": [MEANINGS["missing"][kind] for kind in kinds if kind not in whole],
             }
             for question, kinds in _FOUND_BY.items()
         ],

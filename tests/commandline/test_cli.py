@@ -31,6 +31,7 @@ from twinset.commandline.common import read_columns, show
 from twinset.commandline.console import Console, Screen
 from twinset.commandline.entry_point import with_flags
 from twinset.errors import InputError, VerificationError
+from twinset.files.atomic import write_checksums
 from twinset.release.verify import verify
 from twinset.table.read import read_frame, write_frame
 
@@ -301,3 +302,24 @@ def test_a_live_line_and_an_error_do_not_steer_the_terminal(capsys, monkeypatch)
     assert "done" in out and "done" in err
     for shown in (out, err, str(InputError(STEERING)), str(VerificationError(STEERING))):
         assert not re.search("\x1b\\[2J|\x1b\\]|\x07|\x9b|\u202e", shown)
+
+
+@pytest.mark.parametrize("part", ["ledger", "label", "name"])
+def test_a_model_folder_of_others_does_not_steer_the_terminal(tiny_run, tmp_path, capsys, part):
+    run = shutil.copytree(tiny_run / "r", tmp_path / "r")
+    file = run / "model" / ("ledger.json" if part == "ledger" else "twinset.json")
+    plain = json.loads(file.read_text("utf-8").replace('"pos"', json.dumps(f"pos{STEERING}")))
+    if part == "ledger":
+        plain["public_inputs"].append(STEERING)
+    if part == "name":
+        plain = json.loads(file.read_text("utf-8")) | {"base_name": STEERING}
+    file.write_text(json.dumps(plain))
+    write_checksums(run / "model")
+    one = ("sample", run, "--rows", "1", "--output", tmp_path / "o.jsonl")
+    for command in (one, ("verify", tmp_path / "o.jsonl"), ("verify", run), ("report", run)):
+        told = run_twinset(capsys, *command)
+        assert (told.out + told.err).replace("\n", "").isprintable()
+        if command == one and part == "ledger":
+            assert told.code == 2 and told.err.count("\n") == 1 and "damaged" in told.err
+        elif command == one:
+            assert told.code == 0, told.err  # the control: it was read and used

@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 import cli
+from evaluation.report.page import build_report
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import OPTIONS, reviews, small_world_in
+from tests.helpers.pages import Page
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 ROWS = 120
@@ -49,6 +51,17 @@ def test_a_run_that_held_rows_out_ends_with_a_verdict(finished):
     assert any("twinset evaluate" in line for line in lines) and "for you alone" in lines[-1]
     shared = "".join(path.read_text() for path in (finished / "run" / "share").iterdir())
     assert "faithful?" not in shared  # what others may see of a run
+
+
+def test_the_report_says_what_the_run_said(finished):
+    """It judges by the same scores until more is measured."""
+    said, page = (finished / "said.txt").read_text(), Page(build_report(finished / "run"))
+    verdicts = [e for e in page.root.find("section") if e.attributes.get("id") == "verdicts"][0]
+    for question in ("Is it useful?", "Is it faithful?", "Does it leak?", "May I hand this over?"):
+        (answer,) = re.findall(rf"{re.escape(question)} +([^:]+):", said)
+        assert re.search(rf"{re.escape(question)}\s*{answer}", verdicts.text), (question, answer)
+    assert "quick measures at the run’s end" in page.root.text
+    assert "twinset evaluate" in page.root.text  # it is named all the same
 
 
 def test_evaluate_and_audit_find_the_rows_held_out_and_read_them_as_the_run_did(

@@ -68,7 +68,7 @@ def run(command: Callable[[], int]) -> int:
         line, code = describe_end(error)
         typer.echo(printable(" ".join(line.split())), err=True)
         if debugging:
-            traceback.print_exception(error)
+            typer.echo(printable("".join(traceback.format_exception(error))), err=True)
         return code
     finally:
         resource.setrlimit(resource.RLIMIT_CORE, cores)
