@@ -151,8 +151,7 @@ class Twinset:
         """
         source = None
         if data is not None:
-            given = data, text, attributes, owner, self._prompt, hold_out
-            source = _make_source(*given, reading)
+            source = _source_of(data, text, attributes, owner, self._prompt, hold_out, reading)
         elif reading:
             raise InputError(f"`{next(iter(reading))}` is of a table: without one, leave it out")
         with _listening(self._progress) as progress:
@@ -192,7 +191,7 @@ class Twinset:
         Raises:
             InputError: the table cannot be used. The message says where and what to do.
         """
-        source = _make_source(data, text, attributes, owner, self._prompt, 0.0, reading)
+        source = _source_of(data, text, attributes, owner, self._prompt, 0.0, reading)
         with _listening(self._progress) as progress:
             from twinset.run.generate import fit
 
@@ -541,7 +540,7 @@ def generate(
 
     reading = {name: options.pop(name) for name in Reading.__annotations__ if name in options}
     config = _make_config(base_model, private, options)
-    source = _make_source(data, text, attributes, owner, prompt, hold_out, reading)
+    source = _source_of(data, text, attributes, owner, prompt, hold_out, reading)
     folder = None if run is None else Path(run)
     file = None if output is None else Path(output)
     paths = OutputPaths(folder, file, format, overwrite, guard_formulas, resume, accept_spend)
@@ -579,48 +578,10 @@ def _make_config(base_model: str | Path, private: bool, options: dict[str, Any])
     return run_config({"base_model": str(base_model)} | options)
 
 
-def _make_source(
-    data: Any,
-    text: str | Sequence[Any] | None,
-    attributes: str | Sequence[str],
-    owner: str | None,
-    prompt: Template | str | Path | None,
-    hold_out: float | None,
-    reading: Mapping[str, Any],
-) -> Source:
-    """Return a private table with its columns, labels and prompt, as a run takes it."""
-    import pandas as pd
+def _source_of(*given: Any) -> Source:
+    from twinset.run.request import Source  # it waits for pandas
 
-    from twinset.run.request import Source
-    from twinset.table.columns import table_of, whole_characters
-    from twinset.table.labels import LabelRules
-
-    if unknown := reading.keys() - Reading.__annotations__.keys():
-        raise TypeError(f"unexpected keyword argument {min(unknown)!r}")
-    if isinstance(data, Mapping) and any(hasattr(part, "columns") for part in data.values()):
-        raise InputError(f"a data set with splits: give one of them, {', '.join(map(str, data))}")
-    data = table_of(data)
-    if hasattr(data, "to_pandas"):  # a `datasets.Dataset`, or another library's table
-        from twinset.table.read import read_frame
-
-        data = read_frame(data) if hasattr(data, "with_format") else data.to_pandas()
-    if isinstance(data, pd.DataFrame | str | Path):
-        if text is not None and not isinstance(text, str):
-            raise InputError("`text` is the name of a column, a text; labels go with texts alone")
-    elif text is None or isinstance(text, str) or len(text) != len(data):
-        raise InputError("texts alone need as many labels: `fit(texts, labels)`")
-    else:  # texts and their labels. As objects, so that a gap changes no other label.
-        label = pd.Series(list(text), dtype=object)
-        texts = [whole_characters(t) if isinstance(t, str) else t for t in data]
-        data, text = pd.DataFrame({"text": texts, "label": label}), "text"
-    rules: dict[str, Any] = {"labels": {}, "bins": {}, "merge_labels": False}
-    rules["drop_undeclared"] = False  # in the order of the class's fields
-    labels = LabelRules(*(reading.get(name) or default for name, default in rules.items()))
-    names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
-    others = {name: value for name, value in reading.items() if name not in rules}
-    return Source(
-        data, text, names, prompt=prompt, owner=owner, labels=labels, hold_out=hold_out, **others
-    )
+    return Source.of(*given)
 
 
 def _hashes(twin: pd.DataFrame) -> list[int]:

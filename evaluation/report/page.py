@@ -107,9 +107,9 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     found, whole = dict[str, Findings](), set[str]()
     for kind in ("evaluation", "audit", "canaries"):
         files = (internal / name for name in (f"{kind}.json", FIRST.format(kind)))
-        if (file := next(filter(Path.is_file, files), None)) is not None:
-            found[kind] = Findings.load(file)
-            whole |= {kind} if file.stem == kind else set()
+        if there := [file for file in files if file.is_file()]:
+            found[kind] = Findings.load(there[0])
+            whole |= {kind} if there[0].stem == kind else set()
     ledger = _parse(share / PRIVACY, lambda text: Ledger.from_dict(json.loads(text)["ledger"]))
     steps = _parse(
         internal / "metrics.jsonl",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,9 @@ from twinset.config import RunConfig
 from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError
 from twinset.progress import Progress, Silent
+from twinset.table.columns import table_of, whole_characters
 from twinset.table.labels import LabelRules
-from twinset.table.read import FORMATS, STDIN, Layout, format_of
+from twinset.table.read import FORMATS, STDIN, Layout, format_of, read_frame
 from twinset.table.templates import Template
 
 if TYPE_CHECKING:
@@ -64,6 +65,50 @@ class Source:
         given = [n for n in ("split", "delimiter", "encoding") if getattr(self, n) is not None]
         if isinstance(self.data, pd.DataFrame) and given:
             raise InputError(f"`{given[0]}`: a table in memory has none; leave it out")
+
+    @classmethod
+    def of(
+        cls,
+        data: Any,
+        text: str | Sequence[Any] | None,
+        attributes: str | Sequence[str],
+        owner: str | None,
+        prompt: Template | str | Path | None,
+        hold_out: float | None,
+        reading: Mapping[str, Any],
+    ) -> Source:
+        """Return a table as Python gives it: see `twinset.Twinset.fit` and `twinset.api.Reading`.
+
+        Raises:
+            InputError: it is no table, or texts have not as many labels.
+            TypeError: there is no such way of reading.
+        """
+        if isinstance(data, Mapping) and any(hasattr(part, "columns") for part in data.values()):
+            splits = ", ".join(map(str, data))
+            raise InputError(f"a data set with splits: give one of them, {splits}")
+        data = table_of(data)
+        if hasattr(data, "to_pandas"):  # a `datasets.Dataset`, or another library's table
+            data = read_frame(data) if hasattr(data, "with_format") else data.to_pandas()
+        if isinstance(data, pd.DataFrame | str | Path):
+            if text is not None and not isinstance(text, str):
+                raise InputError(
+                    "`text` is the name of a column, a text; labels go with texts alone"
+                )
+        elif text is None or isinstance(text, str) or len(text) != len(data):
+            raise InputError("texts alone need as many labels: `fit(texts, labels)`")
+        else:  # texts and their labels. As objects, so that a gap changes no other label.
+            label = pd.Series(list(text), dtype=object)
+            texts = [whole_characters(t) if isinstance(t, str) else t for t in data]
+            data, text = pd.DataFrame({"text": texts, "label": label}), "text"
+        rules: dict[str, Any] = {"labels": {}, "bins": {}, "merge_labels": False}
+        rules["drop_undeclared"] = False  # in the order of the class's fields
+        labels = LabelRules(*(reading.get(name) or default for name, default in rules.items()))
+        names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
+        others: dict[str, Any] = {
+            name: value for name, value in reading.items() if name not in rules
+        }
+        others |= {"prompt": prompt, "owner": owner, "hold_out": hold_out}
+        return cls(data, text, names, labels=labels, **others)
 
     @property
     def layout(self) -> Layout:
