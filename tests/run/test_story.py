@@ -13,6 +13,7 @@ from twinset.config.options import run_config
 from twinset.errors import InputError
 from twinset.models.base_model import check_base
 from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.theorems import OWNER_UNIT, UNIT
 from twinset.progress import Progress
 from twinset.run import story
@@ -155,6 +156,11 @@ def test_every_release_is_in_the_ledger_with_the_plans_numbers(
     noises = [getattr(event, "noise_multiplier", None) for event in ledger.events]
     assert run.plan.noise_multiplier in noises
     assert (ledger.unit, ledger.records) == (unit, units)
+    said = guarantee(ledger)
+    words = " ".join((said.sentence, *said.covers, *said.excludes))
+    one = "record" if unit == UNIT else "owner"
+    assert [w for w in ("record", "owner") if f"number of {w}s" in words] == [one]
+    assert f"m {one}s have m times" in words and f"how one {one}'s presence" in words
     with pytest.raises(RuntimeError, match="prepare the next anew"):
         finetune(run)  # it would start from what the first trained, and no ledger would say so
 

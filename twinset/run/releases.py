@@ -73,6 +73,7 @@ def open_ledger(run: Run) -> Ledger:
     policy = config.policy.policy_class
     templates = run.candidates or (run.template,)
     prompt = f"{templates[0].pattern!r} with its wording"
+    units = "owners" if by_owner else "records"
     public = [
         "the names, order and types of the columns, and which of them are guessed",
         *(
@@ -80,15 +81,15 @@ def open_ledger(run: Run) -> Ledger:
             f"{WHO_DECLARED[run.records.whose.get(name, TABLE)]}"
             for name in templates[0].attributes
         ),
-        f"the number of {'owners' if by_owner else 'records'}",
-        "encoding and delimiter of the table's file, and whether it has so many records that some "
+        f"the number of {units}",
+        f"encoding and delimiter of the table's file, and whether it has so many {units} that some "
         "are held out where nobody says how many",
         f"the prompt template {prompt}"
         if len(templates) == 1
         else f"the {len(templates)} prompt templates of which one was chosen by what was counted: "
         f"{prompt}, the same for other kinds of text, and built-in ones that fit the labels",
-        f"the base model {run.base.origin} and everything it was trained on; the SHA-256 of its "
-        f"weights is {run.base.weights}",
+        f"the base model {run.base.origin}, whose weights have the SHA-256 {run.base.weights}, and "
+        "everything it was trained on",
         f"the longest text kept, {config.training.max_tokens} tokens",
         "all options of the run",
     ]

@@ -125,19 +125,23 @@ def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
     curve = [(weight, epsilon(ledger.events, ledger.delta, weight)) for weight in stated]
     detectors = list(dict.fromkeys(masked))
     public = "; ".join(ledger.public_inputs)
-    excludes = [e.format(public_inputs=public, name=released.name) for e in wording.EXCLUDES]
+    words = {"public_inputs": public, "name": released.name, "unit": wording.one_of(ledger)}
+    is_owned = ledger.unit == OWNER_UNIT
+    words["several"] = "who are several owners" if is_owned else "with several records"
+    excludes = [each.format(**words) for each in wording.EXCLUDES]
+    covers = wording.COVERS_FLAGGED if is_flagged else released.covers
     return Guarantee(
         epsilon=spent,
         delta=ledger.delta,
         unit=ledger.unit,
         neighbouring=ledger.neighbouring,
         sentence=wording.what_holds(ledger, spent, curve, detectors, of_group, released),
-        covers=wording.COVERS_FLAGGED if is_flagged else released.covers,
+        covers=tuple(each.format(**words) for each in covers),
         excludes=(
             *(wording.EXCLUDES_FLAGGED if is_flagged else ()),
             *excludes,
             *ledger.caveats,
-            *wording.delta_caveats(ledger.delta, ledger.records),
+            *wording.delta_caveats(ledger.delta, ledger.records, words["unit"]),
         ),
         by_weight=tuple(
             (weight, float(wording.up_decimals(eps)), share)

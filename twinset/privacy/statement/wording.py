@@ -46,7 +46,7 @@ TWIN = Released(
         "the model and everything drawn from it",
         "the noisy counts of labels and, where the ledger names them, what follows from those of "
         "tokens and lengths, and the teacher with all that it predicts; and this ledger (with the "
-        "number of records taken as public)",
+        "number of {unit}s taken as public)",
     ),
 )
 CLASSIFIER = Released(
@@ -56,7 +56,7 @@ CLASSIFIER = Released(
     everything="the classifier and everything predicted with it",
     covers=(
         "the classifier's weights, and everything predicted with them",
-        "this ledger (with the number of records taken as public)",
+        "this ledger (with the number of {unit}s taken as public)",
     ),
 )
 COVERS_FLAGGED = (
@@ -79,9 +79,9 @@ _WORDS = {
 EXCLUDES = (
     "the base model's own training data: what it had already seen is not protected",
     "what is taken as public: {public_inputs}",
-    "people with several records, beyond the group bound: m records have m times the epsilon",
+    "people {several}, beyond the group bound: m {unit}s have m times the epsilon",
     "facts about the records as a whole: learning these is the purpose of a {name}",
-    "the rounding of sums: noise is exact, but no theorem covers how one record's presence rounds "
+    "the rounding of sums: noise is exact, but no theorem covers how one {unit}'s presence rounds "
     "the others' clipped gradients as they are added up",
     "an attacker who can tell AES-256 from chance: the noise and the batches are its key stream",
     "choices made by looking at private results, such as tuning or keeping the best of many runs",
@@ -102,6 +102,11 @@ _PARAGRAPHS = re.compile(
 LARGEST_DELTA_SHARE = 0.01  # of 1/N: from there on a caveat names δ
 
 
+def one_of(ledger: Ledger) -> str:
+    """Return what the ledger's N are, in one word."""
+    return "owner" if ledger.unit == OWNER_UNIT else "record"
+
+
 def paragraphs(sentence: str) -> list[str]:
     """Cut a guarantee into paragraphs that can be taken in; joined by blanks they are all of it.
 
@@ -111,7 +116,7 @@ def paragraphs(sentence: str) -> list[str]:
     return _PARAGRAPHS.split(sentence)
 
 
-def delta_caveats(delta: float, records: int) -> tuple[str, ...]:
+def delta_caveats(delta: float, records: int, unit: str = "record") -> tuple[str, ...]:
     """Return the caveats of a δ that is not far below 1/N; nothing of one that is.
 
     A mechanism that publishes each record word for word with probability δ, and does nothing else,
@@ -121,7 +126,7 @@ def delta_caveats(delta: float, records: int) -> tuple[str, ...]:
         return ()
     return (
         f"delta = {up_digits(delta)} is not below {LARGEST_DELTA_SHARE:g}/N for N = {records} "
-        f"records: it alone would permit publishing {up_digits(delta * records)} records word for "
+        f"{unit}s: it alone would permit publishing {up_digits(delta * records)} {unit}s word for "
         "word in the mean; a far smaller delta is better",
     )
 
@@ -177,7 +182,7 @@ def what_holds(
             f"{delta}. {several}, epsilon becomes m times {eps} and delta becomes {delta} times "
             f"(e^(m times {eps}) - 1) / (e^{eps} - 1). "
         )
-    caveats = (*ledger.caveats, *delta_caveats(ledger.delta, ledger.records))
+    caveats = (*ledger.caveats, *delta_caveats(ledger.delta, ledger.records, one_of(ledger)))
     if of_group is not None:
         size, shown, change = ledger.group_size, up_decimals(of_group), "adding or removing"
         if ledger.unit == FLAGGED_UNIT:
