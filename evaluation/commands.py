@@ -100,9 +100,9 @@ def demo(
     """Make a twin of a table that comes along and measure it. It first says how long that takes."""
     from twinset.commandline.console import Console, Screen
 
-    from .demo import run_demo
-
     with Console(quiet) as progress:
+        from .demo import run_demo
+
         made = run_demo(data, run, progress, overwrite, base_model, given.get("device", AUTO))
     if as_json:
         show({"run": made.run, **made.findings.to_dict()}, (), as_json)
@@ -129,16 +129,14 @@ def compare(
     """Train and score each noise policy with several seeds: one table, one figure."""
     from twinset.commandline.console import Console, Screen
 
-    from .comparison import as_table, compare_policies
-    from .policy_runs import ComparisonRequest
-    from .utility.classifiers import CLASSIFIERS
-
-    classifiers = tuple(classifier or CLASSIFIERS)
-    config = run_config(run_options(given), any_policy=True)
-    request = ComparisonRequest(
-        source_of(data, given), listed(policies), seeds, rows, test, classifiers
-    )
+    config, source = run_config(run_options(given), any_policy=True), source_of(data, given)
     with Console(quiet) as progress:
+        from .comparison import as_table, compare_policies
+        from .policy_runs import ComparisonRequest
+        from .utility.classifiers import CLASSIFIERS
+
+        names = tuple(classifier or CLASSIFIERS)
+        request = ComparisonRequest(source, listed(policies), seeds, rows, test, names)
         results = compare_policies(request, config, output, shell_line("twinset"), progress)
     if as_json:
         show(results.to_dict(), (), as_json)
@@ -187,26 +185,24 @@ def evaluate(
     form = form_of(given, train, test)
     from twinset.commandline.console import Console
 
-    from .evaluate import FILE, EvaluationRequest
-    from .evaluate import evaluate as measure
-    from .release import Release, open_real_rows
-    from .utility.classifiers import CLASSIFIERS
-
-    attributes, names = tuple(given.get("attribute", ())), tuple(classifier or CLASSIFIERS)
     epsilons = OPTIONS["epsilon"].bounds
     assert epsilons is not None
     sweep = _parse_numbers("`sweep_epsilon`", sweep_epsilon, epsilons) if sweep_epsilon else ()
     compared = baseline, non_private, sweep, exclude_overlap
-    release = Release.read(twin, run, given.get("device", AUTO))
-    kept = _open_findings(release.run.internal / FILE if release.run else None, output)
-    if publishable and not release.twin.is_of_whole_records:
-        raise InputError(NOT_PRIVATE)
-    with (
-        Console(quiet, log_file) as progress,
-        open_real_rows(release.run, train, test, *form) as real,
-    ):
-        request = EvaluationRequest(*real, attributes, names, encoder, seeds, *compared)
-        findings = measure(release, request, shell_line("twinset"), progress, kept.save)
+    with Console(quiet, log_file) as progress:
+        from .evaluate import FILE, EvaluationRequest
+        from .evaluate import evaluate as measure
+        from .release import Release, open_real_rows
+        from .utility.classifiers import CLASSIFIERS
+
+        attributes, names = tuple(given.get("attribute", ())), tuple(classifier or CLASSIFIERS)
+        release = Release.read(twin, run, given.get("device", AUTO))
+        kept = _open_findings(release.run.internal / FILE if release.run else None, output)
+        if publishable and not release.twin.is_of_whole_records:
+            raise InputError(NOT_PRIVATE)
+        with open_real_rows(release.run, train, test, *form) as real:
+            request = EvaluationRequest(*real, attributes, names, encoder, seeds, *compared)
+            findings = measure(release, request, shell_line("twinset"), progress, kept.save)
     if publishable:
         from twinset.privacy.statement.wording import paragraphs
 
@@ -320,17 +316,15 @@ def release(
     form = form_of(given, members, non_members)
     from twinset.commandline.console import Console
 
-    from .leakage.audits import FILE, AuditRequest, audit_release
-    from .release import Release, open_real_rows
+    with Console(quiet, log_file) as progress:
+        from .leakage.audits import FILE, AuditRequest, audit_release
+        from .release import Release, open_real_rows
 
-    attacked = Release.read(release, run, given.get("device", AUTO))
-    kept = _open_findings(attacked.run.internal / FILE if attacked.run else None, output)
-    with (
-        Console(quiet, log_file) as progress,
-        open_real_rows(attacked.run, members, non_members, *form) as real,
-    ):
-        request = AuditRequest(*real, tuple(given.get("attribute", ())), rows, seed)
-        findings = audit_release(attacked, request, shell_line("twinset"), progress)
+        attacked = Release.read(release, run, given.get("device", AUTO))
+        kept = _open_findings(attacked.run.internal / FILE if attacked.run else None, output)
+        with open_real_rows(attacked.run, members, non_members, *form) as real:
+            request = AuditRequest(*real, tuple(given.get("attribute", ())), rows, seed)
+            findings = audit_release(attacked, request, shell_line("twinset"), progress)
     kept.save(findings)
     _show_findings(findings, as_json)
     _say_where(kept)
@@ -367,15 +361,15 @@ def canaries(
     """Plant secrets, train with each policy, and ask for them."""
     from twinset.commandline.console import Console
 
-    from .leakage.audits import CanaryRequest, audit_canaries
-    from .policy_runs import ComparisonRequest
-
-    config = run_config(run_options(given), any_policy=True)
-    table = ComparisonRequest(source_of(data, given), listed(policies), 1, rows, test)
+    config, source = run_config(run_options(given), any_policy=True), source_of(data, given)
     numbers = tuple(map(int, _parse_numbers("`copies`", copies, PLANTED, is_whole=True)))
-    request = CanaryRequest(table, numbers, each, digits, coins)
     check_output(output)
     with Console(quiet) as progress:
+        from .leakage.audits import CanaryRequest, audit_canaries
+        from .policy_runs import ComparisonRequest
+
+        table = ComparisonRequest(source, listed(policies), 1, rows, test)
+        request = CanaryRequest(table, numbers, each, digits, coins)
         findings = audit_canaries(request, config, output, shell_line("twinset"), progress)
     _show_findings(findings, as_json)
     _say_where(KeptFindings(output))

@@ -21,6 +21,7 @@ from tests.helpers.commands import (
     MARKER,
     QUICK,
     ROOT,
+    run_python,
     run_twinset,
     snapshot,
     texts,
@@ -267,6 +268,33 @@ def test_help_fits_a_screen_and_help_all_has_every_option(capsys, monkeypatch, c
     page = (ROOT / "docs" / "cli.md").read_text("utf-8")
     section = page.split(f"`twinset {command}`")[1].split("\n## ")[0]
     assert [flag for flag in sorted(every) if f"`{flag}" not in section] == []
+
+
+WITHOUT_TORCH = """
+import sys
+import cli
+class NoTorch:
+    def find_spec(name, *rest):
+        if name == "torch":
+            raise ImportError
+sys.meta_path.insert(0, NoTorch)
+for line in sys.argv[1:]:
+    print(">", line, file=sys.stderr)
+    cli.main(line.split())
+"""
+SLOW_TO_START = (
+    *("generate t.csv", "finetune t.csv", "sample r", "plan --records 9", "demo", "compare t.csv"),
+    *("evaluate t.csv --train t.csv", "audit t.csv --members t.csv", "audit canaries t.csv"),
+)
+
+
+def test_it_is_said_that_libraries_are_loaded_before_they_are(good_table):
+    """They take ten seconds."""
+    said = run_python("-c", WITHOUT_TORCH, *SLOW_TO_START).stderr.split("> ")[1:]
+    assert len(said) == len(SLOW_TO_START)
+    for each in said:
+        command, first, *rest = each.splitlines()
+        assert first == "loading libraries" and "unexpected ImportError" in rest[-1], command
 
 
 # -- text of others --------------------------------------------------------------------------------
