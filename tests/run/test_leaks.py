@@ -238,11 +238,15 @@ def raw(data: bytes):
 
 MARKER = MARKERS["text"]
 ROW = f"{MARKER},positive\n"
+STRICT = ("--strict", "")
 FAILING = {
     "a label that is a text": (SOUND, ("--attribute", "customer")),
-    "a special token": (with_first("text", f"{MARKER} <|endoftext|>"), ("--strict", "")),
-    "a missing text": (with_first("text", None), ("--strict", "")),
-    "not UTF-8": (raw(b"text,sentiment\n" + ROW.encode() + b"\xff" + ROW.encode()), ()),
+    "a special token": (with_first("text", f"{MARKER} <|endoftext|>"), STRICT),
+    "a missing text": (with_first("text", None), STRICT),
+    "not UTF-8": (
+        raw(b"text,sentiment\n" + ROW.encode() + b"\xff" + ROW.encode()),
+        STRICT,
+    ),
     "a quote that stays open": (raw(f'text,sentiment\n{ROW}"{MARKER},a\n'.encode()), ()),
     "no header": (raw(f"{MARKER} and much more that was said,positive\n{ROW}".encode()), ()),
     "no such template": (SOUND, ("--prompt", "{customer}:")),

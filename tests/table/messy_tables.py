@@ -185,6 +185,9 @@ READ = {
     "control characters": Messy(
         cells(BELLS), "removed control characters from 2 texts (`strict`", first="a b[2J c"
     ),
+    "damaged UTF-8": Messy(
+        cells(FRENCH).encode() + b"caf\xff and\xc3,bad\n", "1 text holds �", "t.csv", 41, FRENCH[0]
+    ),
     "characters that were lost": Messy(cells(changed(TEXTS, _3="caf\ufffd")), "1 text holds �"),
     "few rows without text": Messy(cells(EMPTY_ROWS), LEFT_OUT.format(2), records=38),
     "few rows without label": Messy(
@@ -279,7 +282,9 @@ REFUSED = {
     ),
     "text behind a quotation": Messy(cells() + f'"{SECRET}" he said,a\n', "row 42 has a quote"),
     "quotes behind backslashes": Messy(cells() + f'"a \\"{SECRET}\\"",a\n', "row 42 has a quote"),
-    "damaged UTF-8": Messy(cells(FRENCH).encode() + b"\xff,bad\n", "row 42 is not UTF-8 text"),
+    "damaged UTF-8": Messy(
+        cells(FRENCH).encode() + b"\xff,bad\n", "row 42 is not UTF-8 text", options=STRICT
+    ),
     "an encoding that is not its own": Messy(
         cells(FRENCH).encode("cp1252"), "row 2 is not ascii text", options={"encoding": "ascii"}
     ),

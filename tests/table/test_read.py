@@ -57,6 +57,27 @@ def test_removing_one_record_changes_no_other(tmp_path, ending) -> None:
         pd.testing.assert_frame_equal(found, read.drop(row).reset_index(drop=True))
 
 
+DAMAGED = [b"caf\xe9 \xc3", b"\xc3\x28", b"\xf0\x9f\x92", b'"\xff,"', b"\xed\xa0\xbd"]
+DAMAGED += ["é日🙂".encode() * 9] * 2  # which say that it is UTF-8
+
+
+@pytest.mark.parametrize("ending", [".csv", ".jsonl"])
+def test_damaged_bytes_are_their_records_own(tmp_path, ending) -> None:
+    def read(cells: list[bytes]) -> list[str]:
+        rows = [cell + b",a" for cell in cells]
+        if ending == ".jsonl":
+            rows = [b'{"text": "' + cell.strip(b'"') + b'"}' for cell in cells]
+        else:
+            rows.insert(0, b"text,label")
+        (tmp_path / f"t{ending}").write_bytes(b"\n".join(rows))
+        return read_frame(tmp_path / f"t{ending}")["text"].tolist()
+
+    whole = read(DAMAGED)
+    assert whole[0] == "caf\ufffd \ufffd" and whole[-1] == "é日🙂" * 9
+    for row in range(len(DAMAGED)):
+        assert read(DAMAGED[:row] + DAMAGED[row + 1 :]) == whole[:row] + whole[row + 1 :]
+
+
 LONG = pd.DataFrame({"review": [f"Film {i} was\ngööd, 日本." for i in range(60)], "stars": 5})
 
 

@@ -80,6 +80,7 @@ _ENCODINGS = (
 )
 _SURE = 0.2  # of what a language's letters are to be like, from 0 to 1
 _TEXT = pa.large_string()
+_DAMAGED = re.compile("[\udc80-\udcff]")  # bytes that are escaped
 _HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
 _BETWEEN = re.compile(r"[\s,]*")  # items of a JSON array
 _AROUND = re.compile(
@@ -100,8 +101,9 @@ class Layout:
 
     encoding: str | None = None  # as Python names it
     delimiter: str | None = None  # a character
-    strict: bool = False  # refuse NUL characters instead of removing them
+    strict: bool = False  # refuse NUL characters and damaged bytes instead of mending them
     skipped: int = 0  # lines before the header
+    is_told: bool = False  # the encoding was detected
 
     def __post_init__(self) -> None:
         """Refuse what cannot be used, and write the rest in one way."""
@@ -135,7 +137,7 @@ def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, 
     `own` is the delimiter that the file's ending stands for. None: cells are not separated.
     """
     encoding, nuls = _detect_encoding(path, layout.encoding)
-    found, notes, cells = replace(layout, encoding=encoding), [], ""
+    found, notes, cells = replace(layout, encoding=encoding, is_told=not layout.encoding), [], ""
     if own is not None:
         with io.TextIOWrapper(open_bytes(path), encoding, "replace", "") as text:
             start = text.read(_BLOCK).replace("\0", "")
@@ -224,7 +226,8 @@ def _read_text(
     """Yield a file's lines, as `newline` ends them for `open`. None: blocks of its text.
 
     Decoding goes by blocks, so a strict decoder would fail rows too early. Escaping the bad bytes
-    and looking for the escapes names the right row.
+    and looking for the escapes names the right row. Where the encoding was detected, � stands for
+    each of them: a record's damage is its own. A header, or an encoding that was given, is refused.
     """
     ends = newline or ""
     with io.TextIOWrapper(open_bytes(path), layout.encoding, "surrogateescape", ends) as text:
@@ -236,6 +239,8 @@ def _read_text(
                     )
                 if len(part) > MOST_LINE:
                     raise InputError(f"{path}: {_TOO_LONG}")
+                mends = layout.is_told and not layout.strict and rows.next != "the header"
+                part = _DAMAGED.sub("\ufffd", part) if mends else part
                 part.encode()
                 yield part.replace("\0", "")  # C libraries see the end of a cell in it
         except UnicodeError:
