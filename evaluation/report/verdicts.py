@@ -258,7 +258,7 @@ def judge_use(measured: Sequence[Measured]) -> Verdict:
     if below:
         line += f", and {below} surely less"
     if shares:
-        line += f"; they reach {min(shares):.0%} or more of what real rows give"
+        line += f"; that is {min(shares):.0%} or more of what real rows give"
     missing = "no accuracy of a classifier taught by the twin beside one that needs no private text"
     things, rule = "classifier{} that the twin taught", MEANINGS["rule"]["useful"]
     found = _count_well("Is it useful?", compared, things, line, missing, rule, tested)
