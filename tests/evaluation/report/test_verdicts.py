@@ -53,7 +53,11 @@ def few(measured):
         (accuracy(twin=(0.5, 0.6), guess=(0.4, 0.6)), "No", "is not surely more accurate"),
         (accuracy(twin=(0.1, 0.2), guess=(0.4, 0.6)), "No", ", and 1 surely less"),
         # More rows teach more, whoever wrote them: a twin is held against the base by as many.
-        (accuracy(twin=(0.8, 0.9), base=(0.5, 0.6), real=(0.8, 0.9)), "Yes", "that is 100% or more"),
+        (
+            accuracy(twin=(0.8, 0.9), base=(0.5, 0.6), real=(0.8, 0.9)),
+            "Yes",
+            "that is 100% or more",
+        ),
         (
             accuracy(twin=(0.8, 0.9), base=(0.5, 0.6), real=(0.8, 0.9), cut=(0.55, 0.65)),
             "No",
