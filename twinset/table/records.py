@@ -502,9 +502,11 @@ def without_reserved(
             cell = token.sub(" ", cell)
         return cell
 
+    if not bad:
+        return records, []
     note = f"removed special tokens of the base model from {bad} text{'s' * (bad > 1)}"
-    notes = [f"{note} (`strict` refuses them)"] if bad else []
-    return replace(records, texts=replace(texts, change=cleaned) if bad else texts), notes
+    mended = replace(records, texts=Texts(texts.items, texts.places, cleaned))
+    return mended, [f"{note} (`strict` refuses them)"]
 
 
 def _refuse_where(
