@@ -29,7 +29,7 @@ from tests.release.test_verify import forge
 from twinset.config import RunConfig
 from twinset.errors import InputError, VerificationError
 from twinset.release.verify import verify
-from twinset.table.read import FORMATS, read_frame, write_frame
+from twinset.table.read import FORMATS, Layout, read_frame, write_frame
 from twinset.table.records import records_from_frame
 from twinset.table.templates import load_template
 
@@ -129,7 +129,7 @@ def test_damage_is_damage(tmp_path):
     """The control: the edits reach what is read."""
     write_frame(GOOD, tmp_path / "t.csv")
     damage(tmp_path / "t.csv", [(30, 2, b"\xff")], inside=False)
-    assert "UTF-8" in refusal(read_frame, tmp_path / "t.csv")
+    assert "UTF-8" in refusal(read_frame, tmp_path / "t.csv", layout=Layout(strict=True))
 
 
 BYTES = pa.array([b"one two", SECRET.encode() + b" \xff"] * 3)
