@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -251,7 +252,8 @@ def test_redacted_texts_are_all_that_is_read(run, monkeypatch):
     assert made.code == 0, made.err
     (records,) = seen
     assert all("555" not in text and "Call ___." in text for text in records.texts)
-    assert "the detector 'patterns'" in made.out
+    card = Path(made.out.strip().rpartition(": ")[2]).read_text("utf-8")
+    assert "the detector 'patterns'" in card
 
 
 def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table, monkeypatch):

@@ -27,6 +27,7 @@ from twinset.config import PolicyConfig
 from twinset.errors import InputError
 from twinset.policies import MechanismParams
 from twinset.privacy.clipping import ClassifierClipping, LabelledRows
+from twinset.privacy.clipping.engine import SLACK
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import CLASSIFIER
@@ -159,7 +160,7 @@ def test_the_clipped_sum_is_that_of_the_formula():
     for vector, label in zip(vectors, classes, strict=True):
         odds = np.exp(weight @ vector + bias)
         gradient = np.outer(odds / odds.sum() - np.eye(3)[label], [*vector, 1.0])
-        wanted += gradient * min(1.0, 0.7 / np.linalg.norm(gradient))
+        wanted += gradient * min(1.0, SLACK * 0.7 / np.linalg.norm(gradient))
     found = np.column_stack([s.numpy() for s in clipping.sums])
     clipping.close()
     np.testing.assert_allclose(found, wanted, atol=1e-5)
