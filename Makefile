@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 TOOLS := .venv/.tools
+# Without a notice of the theme's authors.
+SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 WORKERS := --numprocesses auto --maxprocesses 4 --dist worksteal
 
 .PHONY: demo test test-all fast-tests all-tests lint bench gpu docs clean
@@ -29,6 +31,8 @@ lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	@if $(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null; then $(SITE) build --quiet; \
+	  else echo "the site is not checked: the extra docs is not installed (make docs does it)"; fi
 
 bench: $(INSTALLED)
 	$(BIN)/python -m evaluation.bench.step
@@ -37,8 +41,12 @@ bench: $(INSTALLED)
 gpu:
 	$(firstword $(wildcard $(BIN)/python) $(PYTHON)) -m evaluation.bench.gpu
 
+# Writes the page of commands again, then checks the site in strict mode and serves it.
 docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m typer twinset.commandline.app utils docs --name twinset --output docs/cli.md
+	$(SITE) build --quiet
+	$(SITE) serve
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
 """`twinset audit mechanism`, and `python -m evaluation.audit.report`: all of it many times over.
 
-The second makes the table of docs/mechanism-audit.md, from made-up data only.
+The second makes the table of evaluation/audit/results/mechanism.md, from made-up data only.
 """
 
 from __future__ import annotations

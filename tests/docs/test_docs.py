@@ -2,8 +2,9 @@
 
 import gzip
 import re
-import runpy
 import shlex
+import shutil
+from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,9 +15,9 @@ from typer.main import get_command
 
 import cli
 import twinset
-from tests.helpers.commands import ROOT, run_twinset
-from tests.helpers.evaluated import reviews, without_downloads
-from twinset.release.verify import verify
+from tests.helpers.commands import ROOT, call, run_twinset
+from tests.helpers.evaluated import quickly, reviews, without_downloads
+from twinset import api
 
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 OTHERS = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
@@ -30,13 +31,41 @@ SMALLER = {
     "generate": [*TRAINING, "--rows", "12"],
     "evaluate": ["--classifier", "tfidf"],
     "pretrain": [*TINY_SHAPE.split(), "--micro-batch", "8"],
+    "finetune": TRAINING,
+    "sample": ["--rows", "12"],
     "weight-scale": ["--rows", "20", "--max-tokens", "12"],
     "audit canaries": [*TRAINING, *"--rows 8 --each 1 --coins 4 --copies 0,1".split()],
     "audit mechanism": ["--trials", "100"],
 }
-WITH_BASE = ("plan", "generate", "weight-scale", "audit canaries")
-# Tests of these commands' own rooms run them each time. Here they run in the slow tests.
-LONG = ("evaluate", "audit release")
+WITH_BASE = ("plan", "generate", "finetune", "weight-scale", "audit canaries")
+
+
+@dataclass(frozen=True)
+class Example:
+    """A code block of a page: commands, Python, or a file that the reader is to write."""
+
+    kind: str  # "sh", "python", or the language of a file
+    text: str
+    file: str | None  # where the block has a title, its text is this file's
+    needs: str | None  # what a comment before the block says that it needs
+
+    @property
+    def commands(self) -> list[tuple[list[str], str | None]]:
+        """The words of each command, without comment, and what it needs."""
+        found = []
+        for line in self.text.replace("\\\n", "").splitlines() if self.kind == "sh" else ():
+            mark = NEEDS.search(line)
+            found.append(
+                (shlex.split(line, comments=True), mark[1].strip() if mark else self.needs)
+            )
+        return [(words, needs) for words, needs in found if words]
+
+    @property
+    def runs(self) -> bool:
+        """Whether all of it runs here, with nothing left out."""
+        if self.kind == "sh":
+            return all(not needs for _, needs in self.commands)
+        return (self.kind == "python" or self.file is not None) and not self.needs
 
 
 @cache
@@ -44,12 +73,15 @@ def tokens_of(path: Path) -> list:
     return MarkdownIt("commonmark").enable("table").parse(path.read_text("utf-8"))
 
 
-def blocks(page: str, *languages: str) -> list[tuple[str, str | None]]:
-    """Return the code blocks of a page, and what a comment before each says that it needs."""
+@cache
+def examples(page: str) -> list[Example]:
+    """Return the code blocks of a page. `text` is output, and `console` is of cli.md."""
     found, needs = [], None
     for token in tokens_of(ROOT / page):
-        if token.type in ("code_block", "fence") and token.info.strip() in languages:
-            found.append((token.content, needs))
+        kind = token.info.split()[0] if token.info else "sh"
+        if token.type in ("code_block", "fence") and kind != "console":
+            title = re.search('title="([^"]+)"', token.info)
+            found.append(Example(kind, token.content, title and title[1], needs))
         if not token.type.endswith("_open"):
             mark = NEEDS.match(token.content) if token.type == "html_block" else None
             needs = mark[1].strip(" -\n") if mark else None
@@ -57,13 +89,7 @@ def blocks(page: str, *languages: str) -> list[tuple[str, str | None]]:
 
 
 def commands(page: str) -> list[tuple[list[str], str | None]]:
-    """Return the words of each line of the shell blocks, without comment, and what it needs."""
-    found = []
-    for text, needs in blocks(page, "", "sh"):
-        for line in text.replace("\\\n", "").splitlines():
-            mark = NEEDS.search(line)
-            found.append((shlex.split(line, comments=True), mark[1].strip() if mark else needs))
-    return [(words, needs) for words, needs in found if words]
+    return [each for example in examples(page) for each in example.commands]
 
 
 def called(arguments, **settings):
@@ -116,83 +142,87 @@ def test_commands_in_sentences_exist(page):  # Typer writes that page from the c
 
 # -- what runs -------------------------------------------------------------------------------------
 
+RUN = "runs/reviews"
 
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """A folder with the tables and texts that the pages name."""
-    monkeypatch.chdir(tmp_path)
-    without_downloads(monkeypatch)
+
+def write_tables(folder: Path) -> None:
+    """Write the tables and texts that the pages name."""
     for name, rows, seed in (("reviews", 80, 0), ("held-out", 40, 1)):
-        table = reviews(rows, seed).rename(columns={"text": "review"})
-        table.assign(name="Ann 7").to_csv(f"{name}.csv", index=False)
+        table = reviews(rows, seed).rename(columns={"text": "review"}).assign(name="Ann 7")
+        table.to_csv(folder / f"{name}.csv", index=False)
+    more = {"patient": [f"p{n // 2}" for n in range(rows)], "rating": [n % 5 for n in range(rows)]}
+    table.assign(**more).to_csv(folder / "visits.csv", index=False)
     public = reviews(400, 2)
-    public.to_csv("public.csv", index=False)
-    (tmp_path / "public").mkdir()
-    (tmp_path / "public" / "some.txt").write_text("\n\n".join(public.text[:200]))
-    with gzip.open("notes.txt.gz", "wt") as file:
+    public.to_csv(folder / "public.csv", index=False)
+    (folder / "public").mkdir()
+    (folder / "public" / "some.txt").write_text("\n\n".join(public.text[:200]))
+    with gzip.open(folder / "notes.txt.gz", "wt") as file:
         file.write("\n\n".join(public.text[200:]))
-    return tmp_path
 
 
-RUN = [page for page in PAGES if any(not needs for _, needs in commands(page))]
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory, tiny_base) -> Path:
+    """A folder with the tables, a run and its twin, as somebody has it who read the quickstart."""
+    folder = tmp_path_factory.mktemp("finished")
+    write_tables(folder)
+    columns = "reviews.csv --text review --attribute sentiment --hold-out 0.2".split()
+    made = ["--run", RUN, "--output", "twin.csv", "--base-model", str(tiny_base), "--rows", "40"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        outcome = call("generate", *columns, *made, *TRAINING, "--quiet")
+    assert outcome.code == 0, outcome.err
+    return folder
 
 
-@pytest.mark.parametrize(
-    ("page", "all_of_them"),
-    [("README.md", False), *(pytest.param(page, True, marks=pytest.mark.slow) for page in RUN)],
-)
-def test_commands_run(page, all_of_them, place, tiny_base, capsys, two_accountants):
-    for words in [words for words, needs in commands(page) if not needs]:
-        name = called(words[1:])[0]
-        if name in LONG and not all_of_them:
-            continue
-        arguments = [*words[1:], *SMALLER.get(name, [])]
-        if name in WITH_BASE and "--base-model" not in arguments:
-            arguments += ["--base-model", str(tiny_base)]
-        outcome = run_twinset(capsys, *arguments)
-        assert outcome.code == 0, f"{words}\n{outcome.err}"
+def shorten(text: str) -> str:
+    """Ask for fewer rows than a page's Python does."""
+    return re.sub(r"\brows=\d+", "rows=12", re.sub(r"\bsample\(\d+", "sample(8", text))
 
 
-SNIPPETS = [(page, text) for page in PAGES for text, _ in blocks(page, "python")]
+RUNNING = [page for page in PAGES if any(not needs for _, needs in commands(page))]
+RUNNING += [page for page in PAGES if page not in RUNNING and any(e.runs for e in examples(page))]
 
 
-@pytest.mark.parametrize(("page", "text"), SNIPPETS, ids=[page for page, _ in SNIPPETS])
-def test_python_runs(page, text, place, tiny_base, monkeypatch, capsys):
+@pytest.mark.parametrize("page", RUNNING)
+def test_examples_run(page, finished, tiny_base, tmp_path, monkeypatch, capsys, two_accountants):
+    """Run a page from top to bottom, in one folder and one Python session."""
+
     class Small(twinset.Twinset):
-        def __init__(self, base_model=str(tiny_base), **options):
-            super().__init__(base_model=base_model, **{**LITTLE, **options})
+        def __init__(self, base_model=None, **options):
+            super().__init__(base_model=str(tiny_base), **{**options, **LITTLE})
+
+    def generate(*given, base_model=None, **options):
+        return api.generate(*given, base_model=str(tiny_base), **{**options, **LITTLE})
 
     monkeypatch.setattr(twinset, "Twinset", Small, raising=False)
-    text = re.sub(r"\bsample\(\d+\)", "sample(8)", text)
-    frame = reviews(80, 0).rename(columns={"text": "review"})
-    exec(compile(text, page, "exec"), {"frame": frame})
-    assert "differentially private" in capsys.readouterr().out
-
-
-EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
-# numbers in the examples, and smaller ones that take their place
-FEWER = {
-    r"make_dialogues\(400\)": "make_dialogues(80)",
-    r"made_up\(600": "made_up(80",
-    r"made_up\(200": "made_up(40",
-    r"rows=60": "rows=12",
-    r"sample\(\d+\)": "sample(12)",
-    r"epsilon=8": "steps=2, batch_size=8, max_redraws=1000, epsilon=50",
-}
-
-
-@pytest.mark.slow  # the snippets above take the same ways each time
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_an_example_runs(path, tiny_base, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(twinset, "generate", generate, raising=False)
+    place = tmp_path / "place"
+    makes_run = any(
+        ["--run", RUN] == words[i : i + 2] for words, _ in commands(page) for i in range(len(words))
+    )
+    unwanted = ("runs", "twin*") if makes_run else ()
+    shutil.copytree(finished, place, ignore=shutil.ignore_patterns(*unwanted))
+    monkeypatch.chdir(place)
     without_downloads(monkeypatch)
-    source = path.read_text("utf-8").replace('gpt2-mini"', f'{tiny_base}"', 2)
-    for long, short in FEWER.items():
-        source = re.sub(long, short, source)
-    (tmp_path / path.name).write_text(source)
-    runpy.run_path(str(tmp_path / path.name))
-    assert "differentially private" in capsys.readouterr().out
-    assert verify(next(tmp_path.rglob("privacy.json")).parent).rows == 12
+    quickly(monkeypatch)
+    session = {"frame": reviews(80, 0).rename(columns={"text": "review"})}
+    for example in examples(page):
+        if example.file:
+            Path(example.file).write_text(example.text, "utf-8")
+        elif example.kind == "python" and example.runs:
+            exec(compile(shorten(example.text), page, "exec"), session)
+        for words in [words for words, needs in example.commands if not needs]:
+            name = called(words[1:])[0]
+            is_small = "--rows-per-label" in words
+            arguments = [*words[1:], *([] if is_small else SMALLER.get(name, []))]
+            if name in WITH_BASE:
+                arguments += ["--base-model", str(tiny_base)]
+            outcome = run_twinset(capsys, *arguments)
+            assert outcome.code == 0, f"{words}\n{outcome.err}"
+
+
+def test_the_docs_have_enough_examples_that_run():
+    assert sum(e.runs for page in PAGES[1:] for e in examples(page)) >= 60
 
 
 # -- links -----------------------------------------------------------------------------------------

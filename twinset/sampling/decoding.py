@@ -353,7 +353,7 @@ class TokenStep:
     """One forward pass over all rows that are being written: tokens and positions → logits.
 
     A step is a thousand small kernels, and the processor takes ten times as long to start them as
-    the GPU to run them: in SmolLM2-135M 44 ms a token instead of 4 (docs/scaling.md). So a GPU
+    the GPU to run them: in SmolLM2-135M 44 ms a token instead of 4 (gpu-h100.md). So a GPU
     records a step the first time, and replays it from then on. A recording reads and writes the
     addresses that it was made with: it belongs to one number of slots and one place of the cache.
     Its first replays are compared with the step itself, since what it forgot to read shows in
