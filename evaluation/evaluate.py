@@ -256,6 +256,7 @@ def judge_finished_run(
         once = "No verdict: standard input is read once only. Save the table as"
         return [f"{once} {table} for it.", *following]
     rng = np.random.default_rng(0)
+    source = replace(source, labels=FinishedRun.read(run).labels)  # those that became public
     trained, held = (
         take_records(records, np.sort(rng.permutation(len(records))[:MOST]))
         for records in split_held_out(run, source)

@@ -5,6 +5,7 @@ Some rows are trained on and some held out. Nothing here knows a score.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -27,7 +28,7 @@ from twinset.sampling.allocation import proportional
 from twinset.sampling.rows import RowGroups, draw_groups
 from twinset.sampling.sampler import Sampler
 from twinset.sampling.twin_model import TwinModel, twin_frame
-from twinset.table.labels import LabelRules
+from twinset.table.labels import TABLE, LabelRules
 from twinset.table.read import read_frame
 from twinset.table.records import Records, records_from_frame, without_reserved
 from twinset.table.schema import Combination, Schema, plain
@@ -100,6 +101,12 @@ def read_data(
     """Read the private table and what is held out of it."""
     source = request.source
     frame, records, _ = read_source(source, progress)
+    # its figures are for the owner alone, so label values may be those of the table
+    found = {n: Counter(records.values_of(n)) for n in records.undeclared}
+    notes: list[str] = []
+    records = records.with_values(found, TABLE, notes)
+    for note in notes:
+        progress.say(note)
     records, _ = without_reserved(records, frame, reserved, source.name, source.strict)
     schema, asked = records.schema, source.prompt
     template = asked if isinstance(asked, Template) else load_template(asked, schema)

@@ -253,7 +253,7 @@ def test_notes_and_progress_go_to_stderr_unless_they_are_switched_off(
     out, err = capsys.readouterr()
     assert out == "" and ((err == "") is not progress)
     if progress:
-        assert err.count("become public as the table has them") == 2 and "'good'" in err
+        assert err.count("become public by noisy counts") == 2 and "'good'" in err
         assert re.search("guess.*text", err) and "step 2/2" in err and "rows 4/4" in err
         assert "--" not in err and "\x1b" not in err  # parameters, and no terminal
     shown = repr(made), repr(model), repr(model.guarantee), repr(model.plan(records=100))

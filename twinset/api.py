@@ -42,10 +42,10 @@ class Reading(TypedDict, total=False):
 
     Args:
         labels: by label column, all values that are public, whether or not a row has them. Left
-            out, they are those of the table. Rare ones are then refused.
+            out, noisy counts select them, and rows with others are left out.
         bins: by column of numbers, public and rising edges that cut it into labels.
         merge_labels: take values that differ from a public one by case, blanks or a letter for that
-            one. A column that `labels` leaves out merges rare values only.
+            one.
         drop_undeclared: leave out rows whose value is not declared, instead of refusing them.
         split: of a folder or hub data set, or the sheet of an Excel file.
         drop_empty: leave out all rows that lack text or label, not only a few.

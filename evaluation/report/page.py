@@ -28,8 +28,8 @@ from twinset.files.atomic import sha256_file, write_text, writing
 from twinset.files.limits import read_text
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.accounting.events import (
+    RELEASES,
     Event,
-    GaussianRelease,
     IndividualGaussian,
     SubsampledGaussian,
 )
@@ -209,7 +209,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         ],
         training=draw_training(steps or [], ledger),
         # A run that took no step has released everything once, or nothing at all.
-        is_untrained=bool(events) and all(isinstance(e, GaussianRelease) for e in events),
+        is_untrained=bool(events) and all(isinstance(e, RELEASES) for e in events),
         noise=map_noise(noise or {}),
         pairs=pairs,
         rows=0 if twin is None else len(twin),

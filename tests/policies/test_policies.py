@@ -232,7 +232,8 @@ def test_every_policy_makes_a_twin_that_verifies(tmp_path, run, scale, key):
         assert "differential-privacy" not in card.split("---")[1]  # a hub's tag
         kinds = [event["kind"] for event in ledger["events"]]
         once = "gaussian_release"  # label counts, token marginals; the teacher, at the end
-        assert kinds == [once, once, "masked_access", "subsampled_gaussian", once]
+        steps = "masked_access", "subsampled_gaussian"
+        assert kinds == ["label_selection", once, once, *steps, once]
     if form == "published":
         assert all(caveat in outcome.err and caveat in card for caveat in ledger["caveats"])
         assert ledger["caveats"]

@@ -70,6 +70,8 @@ def test_it_counts_texts_of_each_label_value_by_token_and_length():
     assert counts[0][:, 7] == pytest.approx([1, 1], abs=1e-5)
     assert counts[1][:, 7] == pytest.approx([0, 2], abs=1e-5)
     assert not counts[0][:, END].any() and counts[0][0, 9] == 0
+    without, _ = released([TEXTS[0], [], *TEXTS[1:]])  # a unit whose records were left out
+    assert without.units == found.units + 1 == 4 and (flat(without) == flat(found)).all()
     first, second = found.lengths
     # three tokens, two, and one that does not end
     assert [BINS.of(ids) for ((ids, _),) in TEXTS] == [0, 0, len(BINS) - 1]

@@ -33,7 +33,7 @@ TABLES = {
         }
     ),
 }
-OPTIONS = ("--text", "review", "--attribute", "label", "--format", "csv", "--steps", "2")
+OPTIONS = ("--text", "review", "--labels", "label=neg,pos", "--format", "csv", "--steps", "2")
 SIZES = ("--batch-size", "8", "--max-tokens", "16", "--rows", "6", "--epsilon", "30")
 
 # What may differ: the place, and why it may.

@@ -1,17 +1,23 @@
 """A label value of few records reaches no file, whatever the options; and whose values they are."""
 
-from dataclasses import replace
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import reviews, without_downloads
+from twinset import generate
+from twinset.config.options import run_config
+from twinset.privacy.accounting.events import LabelSelection
+from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.share import LEDGER
 from twinset.release.verify import verify
+from twinset.run.generate import finetune, prepare
+from twinset.run.request import Source
 from twinset.sampling.twin_model import DESCRIPTION
-from twinset.table.labels import TABLE
 
 RARE = "positivq"  # a letter apart from a label, and in no other word
 STEPS = ("--steps", "1", "--batch-size", "8", "--max-tokens", "12")
@@ -46,13 +52,66 @@ def files_with(text: str, folder: Path) -> list[str]:
     return [str(path.relative_to(folder)) for path in files if text.encode() in path.read_bytes()]
 
 
-@pytest.mark.parametrize(("command", "more"), [("generate", QUICK), ("plan", STEPS)])
-def test_a_rare_value_stops_before_anything_is_written(place, run, command, more):
-    ended = run(command, *more)
-    assert ended.code == 2 and ended.err.count("\n") == 1 and ended.out == ""
-    assert "(row 8)" in ended.err and RARE not in ended.err and "--merge-labels" in ended.err
-    assert "--labels sentiment=negative,positive" in ended.err and "--drop-undeclared" in ended.err
+# options, and what each way through a run does with units that have no record any more
+RUNS = {
+    "counted": ("--steps", "0"),
+    "trained": (*STEPS, "--physical-batch", "4", "--epsilon", "30"),
+    "by owners": (*STEPS, "--owner", "who", "--epsilon", "60", "--max-records-per-owner", "2"),
+    "untaught": (*STEPS, *CHEAP, "--hold-out", "0.2", "--epsilon", "30"),
+}
+
+
+@pytest.mark.parametrize("more", RUNS.values(), ids=RUNS)
+def test_a_value_of_few_records_is_nowhere_and_the_run_goes_on(place, run, more):
+    """Two of 80 have it, and N is as if they had another one."""
+    two = FRAME.assign(who=[i // 2 for i in range(80)])
+    two.loc[7, "sentiment"] = RARE
+    two.to_csv("t.csv", index=False)
+    ended = run("generate", *more, "--rows", "12", "--run", "run", "--max-tokens", "12")
+    assert ended.code == 0, ended.err
+    assert RARE not in ended.err + ended.out and not files_with(RARE, place)
+    ledger = Ledger.load(Path("run", "model", LEDGER))
+    assert verify("run").rows == 12 and isinstance(ledger.events[0], LabelSelection)
+    assert "public by assumption" not in " ".join(ledger.public_inputs)
+    assert "were not declared: those are released that" in guarantee(ledger).sentence
+    by_owner = "--owner" in more
+    assert ledger.events[0].most == (2 if by_owner else 1)
+    if "--hold-out" in more:
+        held = len(json.loads(Path("run/internal/held-out.json").read_text())["rows"])
+        assert ledger.records == 80 - held
+    else:
+        assert ledger.records == (40 if by_owner else 80)
+        assert "leaving out 2 of 80 rows (rows 8, 9)" in ended.err
+
+
+def test_what_is_left_out_says_nothing_else(place, tiny_base):
+    """Of two tables whose odd record has another odd value, all that is released is the same."""
+    made = []
+    for number, odd in enumerate((RARE, "something else")):
+        table, options = FRAME.replace(RARE, odd), {"insecure_noise_seed": 3, "steps": 2}
+        options |= {"base_model": str(tiny_base), "batch_size": 40, "max_tokens": 12}
+        columns = {"text": "text", "attributes": "sentiment", "rows": 12}
+        generate(table, run=f"run{number}", progress=False, **columns, **options)
+        folders = (Path(f"run{number}", part) for part in ("share", "model"))
+        made.append({p.name: p.read_bytes() for folder in folders for p in folder.iterdir()})
+    assert made[0] == made[1] and len(made[0]) > 8
+
+
+def test_a_plan_shows_its_owner_what_may_be_selected(place, run):
+    ended = run("plan", *STEPS)
+    assert ended.code == 0 and RARE not in ended.err + ended.out
+    assert "14 records or more have are likely to: 'negative', 'positive'" in ended.err
+    assert "Others, 1 of them, are not" in ended.err
+    assert "label values           held by 14 records or more, ± 2.5" in ended.out
     assert [path.name for path in place.iterdir()] == ["t.csv"]
+
+
+def test_what_nothing_was_spent_on_makes_no_twin(place, tiny_base):
+    """A run whose values follow from exact counts is refused by its ledger."""
+    source = Source(FRAME, "text", ("sentiment",))
+    config = run_config({"base_model": str(tiny_base), "steps": 0})
+    with pytest.raises(RuntimeError, match="exact counts"):
+        finetune(prepare(source, config, spends=False))
 
 
 STARS = ("--text", "text", "--attribute", "stars")
@@ -60,7 +119,8 @@ EVALUATE = "evaluate run --train t.csv --test test.csv --classifier tfidf --quie
 AUDIT = "audit run --members t.csv --non-members test.csv --rows 12 --quiet"
 # columns, options, records, whose the values are, and what measures the twin
 WAYS = {
-    "merged": (COLUMNS, ("--merge-labels",), 80, "the table, rare spellings being mer", EVALUATE),
+    "merged": (COLUMNS, ("--merge-labels",), 80, "label values of 1 column", EVALUATE),
+    "selected": (COLUMNS, (), 80, "label values of 1 column", EVALUATE),
     "declared": (COLUMNS, (*DECLARED, "--drop-undeclared"), 79, "'sentiment', declared by", None),
     "bins": (STARS, ("--bins", "stars=0,2,5"), 80, "'stars', declared by the owner", AUDIT),
 }
@@ -78,7 +138,7 @@ def test_the_ways_on_keep_it_out_of_every_file(
     assert RARE not in ended.err + ended.out and not files_with(RARE, place)
     ledger = Ledger.load(Path("run", "model", LEDGER))
     assert verify("run").rows == 12 and ledger.records == records
-    assert whose in " | ".join(ledger.public_inputs)
+    assert whose in guarantee(ledger).sentence
     assert whose in Path("run/share/README.md").read_text()
     FRAME.assign(text=FRAME.text + " It was late.").to_csv("test.csv")
     ended = run_twinset(capsys, *(measure or "verify run").split())
@@ -86,11 +146,11 @@ def test_the_ways_on_keep_it_out_of_every_file(
     assert not files_with(RARE, Path("run"))
 
 
-def test_without_the_check_it_reaches_the_card(place, run, monkeypatch):
+def test_without_the_threshold_it_reaches_the_card(place, run, monkeypatch):
     """The negative control."""
     monkeypatch.setattr(
-        "twinset.table.labels.public_labels",
-        lambda column, rules, notes: replace(column, whose=TABLE),
+        "twinset.run.releases.select_label_values",
+        lambda columns, *_: [dict(Counter(column)) for column in columns],
     )
     assert run("generate", *QUICK).code == 0
     assert {"run/share/README.md", f"run/model/{DESCRIPTION}"} <= {*files_with(RARE, place)}

@@ -16,6 +16,7 @@ from twinset.run.plan import PLANNED_SHARE, Workload
 from twinset.run.releases import open_ledger
 from twinset.run.request import Run, Source
 from twinset.sampling.allocation import RowsRequest
+from twinset.table.labels import LabelRules
 
 USUAL = (40, 32)  # of 60 records
 A_MINUTE = 60 * PLANNED_SHARE
@@ -120,7 +121,8 @@ def test_a_plan_states_the_noise_that_counts_get(tiny_base, monkeypatch, owner, 
     options = {"max_records_per_owner": most} if owner else {}
     known = {"base_model": str(tiny_base), "steps": 2, "max_tokens": 12, "marginal_share": 0}
     config = run_config({**known, **options, "teacher_share": 0})
-    source = Source(frame, "text", ("label",), owner=owner)
+    declared = LabelRules({"label": LABELS[:2]})
+    source = Source(frame, "text", ("label",), owner=owner, labels=declared)
     planned = plan_run(source, None, config, 5, Notes())
     fit(source, config, Notes())
     assert f"± {drawn[0]:.1f} records" in str(planned) and drawn[0] > most

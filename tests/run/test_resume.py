@@ -26,7 +26,11 @@ from tests.helpers.commands import (
     snapshot,
 )
 from twinset.commandline import console  # noqa: F401 (so that names to patch exist)
-from twinset.privacy.accounting.events import GaussianRelease, SubsampledGaussian
+from twinset.privacy.accounting.events import (
+    GaussianRelease,
+    LabelSelection,
+    SubsampledGaussian,
+)
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.run import checkpoint, releases, story
@@ -158,6 +162,25 @@ PHASES = {
     "at rows": (PLAIN, [ROWS], [5], 5, LABELS),
     "at the twin": ((*PLAIN, "--hold-out", "0.3"), [(TwinModel, "share")], [5], 5, LABELS),
 }
+
+
+@pytest.mark.parametrize("killed_at", [at_step(3), (TwinModel, "share")], ids=["steps", "twin"])
+def test_label_values_are_selected_once(begin, killed_at):
+    """What was selected is kept: a second selection with its noise would be recorded nowhere."""
+    begin()
+    odd = GOOD.assign(label=["pos", "neg", "pos", "neg", "odd"] * 12)
+    odd.to_csv("t.csv", index=False)
+    with replaced(releases, "select_label_values", lambda *_: [{"pos": 24, "neg": 20}]):
+        kill(killed_at, given=PLAIN)
+    with replaced(releases, "select_label_values", die):
+        resumed = generate("--resume")
+        assert resumed.code == 0, resumed.err
+        assert generate("--resume").code == 0  # and where all is done
+    ledger = ledger_of()
+    assert [type(event) for event in ledger.events].count(LabelSelection) == 1
+    assert ledger.records == 60
+    assert "leaving out 12 of 60 rows" in Path("r/internal/notes.txt").read_text()
+    assert verify("r").rows == 4
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,8 @@ def test_every_release_is_in_the_ledger_with_the_plans_numbers(
     ledger = finetune(run).ledger
     once = [e for e in ledger.events if isinstance(e, GaussianRelease)]
     assert [e.what for e in once] == ["label counts", "token marginals", "teacher"]
-    assert once == run.plan.releases and ledger.sample_rate == run.plan.sample_rate
+    assert [run.selection, *once] == run.plan.releases and ledger.events[0] == run.selection
+    assert ledger.sample_rate == run.plan.sample_rate
     noises = [getattr(event, "noise_multiplier", None) for event in ledger.events]
     assert run.plan.noise_multiplier in noises
     assert (ledger.unit, ledger.records) == (unit, units)

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
+from tests.helpers.labels import with_found
 from tests.helpers.refusals import SECRET, refusal
 from twinset.table import read
 from twinset.table.labels import LabelRules
@@ -29,7 +30,7 @@ def records_of(table, text="text", attributes=("label",), **how):
     frame = table if isinstance(table, pd.DataFrame) else read_frame(table)
     records, notes = records_from_frame(frame, text, list(attributes), **how)
     assert SECRET not in str(notes)
-    return records
+    return with_found(records, notes)
 
 
 def texts_of(path):

@@ -13,6 +13,7 @@ from datasets import ClassLabel, Dataset
 
 from evaluation.release import Twin, labelled, public_rows, read_labels, rows_per_label
 from tests.helpers.handover import description, ledger
+from tests.helpers.labels import with_found
 from twinset.release.share import write_share
 from twinset.sampling.twin_model import twin_frame
 from twinset.table.columns import as_texts
@@ -102,7 +103,8 @@ def test_labels_of_a_source_are_spelt_as_there(tmp_path, kind, source, is_declar
         pytest.skip("pandas writes such a cell as a formula")
     frame = saved(table_of(values), source, tmp_path)
     rules = LabelRules({"label": values}) if is_declared else LabelRules()
-    records, _ = records_from_frame(frame, "text", ["label"], rules=rules)
+    records, notes = records_from_frame(frame, "text", ["label"], rules=rules)
+    records = with_found(records, notes)
     expected = table_of(values).label.tolist()
     assert [plain(value) for (value,) in records.labels] == expected
     assert {plain(value) for value in records.schema.attributes[0].values} == set(values)
@@ -117,7 +119,8 @@ def test_labels_of_a_twin_are_those_of_its_source(tmp_path, kind, format):
     values, spelt = TYPED.get(kind) or (SPELT[kind], SPELT[kind])
     source = "memory" if kind in TYPED else "csv"
     frame = saved(table_of(values), source, tmp_path)
-    records, _ = records_from_frame(frame, "text", ["label"], rules=LabelRules())
+    records, notes = records_from_frame(frame, "text", ["label"], rules=LabelRules())
+    records = with_found(records, notes)
     expected = table_of(spelt).label.tolist()
     for seen in handed_over(records, format, tmp_path / "share"):
         assert seen == expected
@@ -133,9 +136,10 @@ def test_a_class_label_is_known_by_its_name(tmp_path, format):
     expected = [["bad", "good"][i % 3 - 1] for i in range(ROWS) if i % 3]  # -1: it has none
     for source in (data, tmp_path / "folder", tmp_path / "t.parquet"):
         frame = read_frame(source)
-        records, _ = records_from_frame(
+        records, notes = records_from_frame(
             frame, "text", ["label"], drop_empty=True, rules=LabelRules()
         )
+        records = with_found(records, notes)
         assert records.schema.attributes[0].dtype == "category"
         place = tmp_path / f"share-{type(source).__name__}-{Path(str(source)).name[:6]}"
         for seen in handed_over(records, format, place):

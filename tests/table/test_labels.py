@@ -1,16 +1,23 @@
-"""Which label values become public, and that no record alone decides it."""
+"""What becomes of label values that are declared, and of those that were found."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from tests.helpers.labels import with_found
 from tests.helpers.refusals import SECRET, refusal
-from twinset.errors import InputError
+from twinset.config import RunConfig
+from twinset.privacy.mechanism.randomness import Randomness
 from twinset.table.labels import LabelRules, nearest
+from twinset.table.read import read_frame
 from twinset.table.records import records_from_frame
+from twinset.table.schema import Attribute, plain
 from twinset.table.templates import PromptFile, Template, load_template, written_template
 
 PAIR = {"label": ["negative", "positive"]}
 EVEN = ["positive", "negative"] * 30
+FOUND = {"label": {"positive": 31, "negative": 29}}
+PRIVATE = RunConfig()
 
 
 def table(labels, **columns) -> pd.DataFrame:
@@ -18,11 +25,12 @@ def table(labels, **columns) -> pd.DataFrame:
     return pd.DataFrame({"review": texts, "label": list(labels), **columns})
 
 
-def settled(frame, attributes=("label",), owner=None, **rules):
-    """Return records and notes, under these rules."""
-    return records_from_frame(
+def settled(frame, attributes=("label",), owner=None, found=None, **rules):
+    """Return records and notes, under these rules; of undeclared columns all values are found."""
+    records, notes = records_from_frame(
         frame, "review", list(attributes), source="t.csv", owner=owner, rules=LabelRules(**rules)
     )
+    return with_found(records, notes, found or {}), notes
 
 
 def refused(frame, *attributes, **rules) -> str:
@@ -36,64 +44,31 @@ def values_of(records, number=0):
 # --- nothing is declared -------------------------------------------------------------------------
 
 
+def test_what_is_found_becomes_public_and_other_rows_are_left_out_by_themselves():
+    frame = table([*EVEN, SECRET, "postive"], who=[*range(20)] * 3 + [20, 0])
+    for owner, units in ((None, 62), ("who", 21)):
+        records, notes = settled(frame, owner=owner, found=FOUND)
+        assert values_of(records) == ("negative", "positive")
+        assert records.whose == {"label": "selected"} and len(records) == 60
+        assert "leaving out 2 of 62 rows (rows 61, 62)" in str(notes)
+        assert "become public by noisy counts: 'negative', 'positive';" in " ".join(notes)
+        assert SECRET not in str(notes) and "postive" not in str(notes)
+        own = records.units(PRIVATE)  # as many as before; one of them has no record any more
+        drawn = own.draw(np.arange(len(own)), Randomness.for_tests(0).sampling)
+        assert len(own) == units and sum(not unit for unit in drawn) == (1 if owner else 2)
+        assert sorted(row for unit in drawn for row in unit) == [*range(60)]
+
+
 @pytest.mark.parametrize(
-    ("counts", "is_rare"),
-    [
-        ({"a": 30, "b": 1}, True),  # without that record the value would not be there
-        ({"a": 30, "b": 2}, False),
-        ({"a": 4000, "b": 9}, True),
-        ({"a": 4000, "b": 10}, False),
-    ],
+    ("found", "said"),
+    [({}, "has no value that enough records have"), ({"positive": 9}, "has one value only")],
 )
-def test_a_value_that_few_records_hold_stops(counts, is_rare):
-    frame = table([value for value, count in counts.items() for _ in range(count)])
-    if is_rare:
-        assert "to become public" in refused(frame)
-        return
-    records, notes = settled(frame)
-    assert values_of(records) == tuple(counts) and records.whose == {"label": "table"}
-    listed = ", ".join(map(repr, counts))
-    assert f"of column 'label' become public as the table has them: {listed};" in notes[0]
-
-
-@pytest.mark.parametrize("owners", [1, 2])
-def test_what_one_owner_alone_holds_is_rare_however_many_records(owners):
-    """A value that only one person has shows that this person is in the table."""
-    who = [*range(40), *(100 + i % owners for i in range(20))]
-    frame = table(["a"] * 20 + ["b"] * 20 + ["c"] * 20, who=who)
-    assert len(settled(frame)[0]) == 60
-    if owners == 1:
-        assert "owners hold to become public (rows 41, 42" in refused(frame, owner="who")
-    else:
-        assert values_of(settled(frame, owner="who")[0]) == ("a", "b", "c")
-
-
-@pytest.mark.parametrize("others", [20, 2000])
-@pytest.mark.parametrize("value", ["other", "postive"])
-def test_one_record_more_never_changes_the_list_that_is_published(others, value):
-    """One of two such tables is refused."""
-    lists = []
-    for n in range(13):
-        try:
-            records, _ = settled(table([*["positive", "negative"] * (others // 2), *[value] * n]))
-            lists.append(values_of(records))
-        except InputError:
-            lists.append(None)
-    pairs = list(zip(lists, lists[1:], strict=False))
-    assert all(one == other or None in (one, other) for one, other in pairs)
-    assert lists[0] and lists[12] and lists[0] != lists[12] and lists[1] is None
-
-
-def test_the_refusal_names_rows_and_common_values_and_no_rare_one():
-    said = refused(table([*EVEN, SECRET, f"{SECRET}2", "postive"]))  # which asserts no SECRET
-    assert "rows 61, 62, 63" in said and "postive" not in said
-    assert "`merge_labels=True`" in said and "`drop_undeclared=True`" in said
-    assert "`labels={'label': ['negative', 'positive']}`" in said
-    assert "`merge_labels" not in refused(table([*EVEN, SECRET]))
+def test_fewer_than_two_values_are_no_attribute(found, said):
+    assert said in refused(table([*EVEN, SECRET]), found={"label": found})
 
 
 @pytest.mark.parametrize(
-    ("rare", "into"),
+    ("variant", "into"),
     [
         ("postive", "positive"),
         ("NEGATIVE", "negative"),
@@ -101,17 +76,32 @@ def test_the_refusal_names_rows_and_common_values_and_no_rare_one():
         ("positiv3", None),  # a digit tells values apart
     ],
 )
-def test_rare_variants_stop_and_are_merged(rare, into):
-    frame = table([*EVEN, rare])
-    if into is None:
-        assert "`merge_labels" not in refused(frame)
-        return
-    assert "`merge_labels=True`" in refused(frame)
-    assert "`merge_labels=True`" in refused(table([*EVEN, *[rare] * 4]))
-    records, notes = settled(frame, merge=True)
-    assert values_of(records) == ("negative", "positive") and records.labels[60:] == [(into,)]
-    assert records.whose == {"label": "table, merged"}
-    assert f"into {into!r}" in notes[0] and "row" in notes[0] and rare not in str(notes)
+def test_variants_of_what_is_found_are_merged(variant, into):
+    frame = table([*EVEN, variant])
+    assert len(settled(frame, found=FOUND)[0]) == 60
+    records, notes = settled(frame, merge=True, found=FOUND)
+    assert values_of(records) == ("negative", "positive")
+    assert records.labels[60:] == ([(into,)] if into else [])
+    said = f"into {into!r}" in str(notes) and "(row 61)" not in str(notes)
+    assert said == (into is not None) and variant not in str(notes)
+
+
+def test_of_found_values_that_differ_by_case_the_most_frequent_stays():
+    frame = table([*EVEN, "Positive", "POSITIVE"])
+    found = {"Positive": 40, "negative": 30, "positive": 29}
+    records, _ = settled(frame, merge=True, found={"label": found})
+    assert values_of(records) == ("Positive", "negative") and len(records) == 62
+    assert len(values_of(settled(frame, found={"label": found})[0])) == 3
+
+
+@pytest.mark.parametrize("other", ["a", SECRET, "3.5", "1.0"])
+def test_what_values_are_follows_from_those_that_are_found(other, tmp_path):
+    """Of a CSV: numbers, however other cells are written."""
+    table(["1", "2"] * 20 + [other]).to_csv(tmp_path / "t.csv", index=False)
+    frame = read_frame(tmp_path / "t.csv")
+    cells = [value for value in frame.label.unique() if plain(value) in ("1", "2")]
+    records, _ = settled(frame, found={"label": dict.fromkeys(cells, 20)})
+    assert records.schema.attributes[0] == Attribute("label", "int64", (1, 2))
 
 
 def test_short_values_and_numbers_are_no_variants_of_each_other():
@@ -119,15 +109,6 @@ def test_short_values_and_numbers_are_no_variants_of_each_other():
         frame = table([*values] * 20 + [values[0]])
         assert len(values_of(settled(frame, merge=True)[0])) == len(values)
     assert nearest("cats", ["cots", "bats"]) is None  # two are as near
-
-
-def test_what_gets_rare_when_other_rows_are_left_out_is_rare():
-    frame = table(["good", "bad"] * 10 + [SECRET] * 5, city=["a", "b"] * 10 + ["c"] * 4 + ["b"])
-    assert len(values_of(settled(frame, ["label", "city"])[0], 1)) == 3
-    rules = {"declared": {"label": ["good", "bad"]}, "drop": True}
-    assert values_of(settled(frame, ["label", "city"], **rules)[0], 1) == ("a", "b")
-    frame.loc[24, ["label", "city"]] = "good", "c"
-    assert "'city'" in refused(frame, "label", "city", **rules)
 
 
 # --- declared ------------------------------------------------------------------------------------
@@ -150,19 +131,12 @@ ODD = ["postive", "NEGATIVE", " positive", "other", "negatives", "posative", SEC
 
 @pytest.mark.parametrize("left_out", [0, 12, 15, 18])
 def test_no_record_decides_the_label_of_another_where_values_are_declared(left_out):
-    """Negative control: where the table merges, one record more does (below)."""
     frame = table([*EVEN[:13], *ODD])
     rules = {"declared": PAIR, "merge": True, "drop": True}
     whole, without = (settled(f, **rules)[0] for f in (frame, frame.drop(index=left_out)))
     pairs = set(zip(whole.texts, whole.labels, strict=True))
     assert set(zip(without.texts, without.labels, strict=True)) <= pairs
     assert len(pairs) - len(without.texts) in (0, 1) and whole.schema == without.schema
-
-
-def test_where_the_table_merges_one_record_decides_for_others():
-    frame = table(["positive"] * 60 + ["negative"] * 60 + ["postive"] * 10)
-    assert len(values_of(settled(frame, merge=True)[0])) == 3
-    assert len(values_of(settled(frame[:-1], merge=True)[0])) == 2
 
 
 @pytest.mark.parametrize(
@@ -207,29 +181,25 @@ def test_words_of_the_prompt_declare(prompt, found, values):
     frame = table([*found] * 10 + [found[0]]).rename(columns={"label": "sentiment"})
     records, _ = settled(frame, ["sentiment"], prompt=written_template(prompt))
     assert values_of(records) == (values or tuple(sorted(found)))
-    assert records.whose == {"sentiment": "prompt" if values else "table"}
+    assert records.whose == {"sentiment": "prompt" if values else "selected"}
     assert load_template("{sentiment}:" if values is None else prompt, records.schema)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 2])
-def test_one_record_does_not_choose_the_prompts_scale(rows):
-    """From four stars to five: what is published changes over a table that is refused."""
-    frame = table([1, 2, 3, 4] * 10 + [5] * rows).rename(columns={"label": "sentiment"})
-    words = {"prompt": written_template("film-review")}
-    if rows == 1:
-        assert "too few" in refused(frame, "sentiment", **words)
-    else:
-        whose = settled(frame, ["sentiment"], **words)[0].whose["sentiment"]
-        assert whose == ("prompt" if rows else "table")
+@pytest.mark.parametrize("fives", [0, 20])
+def test_what_is_found_chooses_the_prompts_scale(fives):
+    frame = table([1, 2, 3, 4] * 10 + [5]).rename(columns={"label": "sentiment"})
+    found = {1: 10, 2: 10, 3: 10, 4: 10} | ({5: fives} if fives else {})
+    words = {"prompt": written_template("film-review"), "found": {"sentiment": found}}
+    records, _ = settled(frame, ["sentiment"], **words)
+    assert records.whose["sentiment"] == ("prompt" if fives else "selected")
+    assert len(records) == (41 if fives else 40) and len(values_of(records)) == 4 + bool(fives)
 
 
 def test_words_for_single_values_declare_all_or_nothing():
-    once = ["good"] * 20 + ["bad"]
-    assert settled(table(once), prompt=MINE)[0].whose == {"label": "prompt"}
-    said = "`prompt` does not declare in 1 of 22 rows"
-    assert said in refused(table([*once, "bed"]), prompt=MINE)
-    # not left out: where many have it, no word declares anything, and a record would decide that
-    frame, declared = table([*once, "bed"], city=["a", "b"] * 11), {"city": ["a", "b"]}
-    assert said in refused(frame, "label", "city", prompt=MINE, declared=declared, drop=True)
-    records, _ = settled(table(once), declared={"label": ["bad", "good"]}, prompt=MINE)
+    frame, found = table(["good"] * 20 + ["bad", "bed"]), {"label": {"good": 20}}
+    records, notes = settled(frame, prompt=MINE, found=found)
+    assert records.whose == {"label": "prompt"} and len(records) == 21
+    assert "no value that the `prompt` has words for" in str(notes) and "row 22" in str(notes)
+    assert settled(frame, prompt=MINE)[0].whose == {"label": "selected"}  # no words for a bed
+    records, _ = settled(table(EVEN), declared=PAIR, prompt=MINE)
     assert records.whose == {"label": "owner"}  # who wins over the prompt

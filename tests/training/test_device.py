@@ -54,7 +54,8 @@ def fitted(base, **options) -> Twinset:
     rows = [(f"The film {i} was {words[i % 2]}.", words[i % 2]) for i in range(24)]
     frame = pd.DataFrame(rows, columns=["review", "verdict"])
     quick = {"steps": 1, "batch_size": 8, "max_tokens": 8, "device": "cuda"}
-    return Twinset(base_model=str(base), **quick, **options).fit(frame, "review", "verdict")
+    made = Twinset(base_model=str(base), **quick, **options)
+    return made.fit(frame, "review", labels={"verdict": words})
 
 
 @pytest.mark.parametrize(

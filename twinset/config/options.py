@@ -91,7 +91,7 @@ TABLE = (
     Option(
         "bins", str, "Public edges that cut a column of numbers into labels.", "COLUMN=N,…", True
     ),
-    Option("merge_labels", bool, "Merge labels that differ by case, blanks or, if rare, a letter."),
+    Option("merge_labels", bool, "Merge labels that differ by case, blanks or a letter."),
     Option("drop_undeclared", bool, "Leave out rows with a value that `labels` does not declare."),
     Option("delimiter", str, "CSV: what separates cells; left out: detected.", ",|;|tab|…"),
     Option("encoding", str, "CSV, JSON: as Python names it; left out: detected.", "NAME"),

@@ -22,6 +22,7 @@ from twinset.privacy.accounting.events import (
     Event,
     GaussianRelease,
     IndividualGaussian,
+    LabelSelection,
     MaskedAccess,
     NonPrivateAccess,
     SubsampledGaussian,
@@ -122,6 +123,10 @@ def describe_event(event: Event) -> str:
             return f"**Training without noise** on texts masked by the detector {code(detector)}"
         case GaussianRelease(sigma, what):
             return f"Noisy release of {plain(what)}: noise multiplier σ = {sigma:g}"
+        case LabelSelection(sigma, threshold, columns):
+            of = f"label values of {columns} column{'s' if columns > 1 else ''}"
+            least = f"those that {threshold} records or more have by noisy counts"
+            return f"Selection of {of}, {least}: noise multiplier σ = {sigma:g}"
         case NonPrivateAccess(reason):
             return f"**Access without privacy**: {plain(reason)}"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from twinset.bounds import check_number
 from twinset.config import RECORDS, RunConfig, SamplingConfig
-from twinset.config.plan import Plan, make_plan, settled, sized
+from twinset.config.plan import Plan, make_plan, plan_selection, settled, sized
 from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError, Stopped
 from twinset.files.atomic import has_checksums, replacing, write_json, write_text, writing
@@ -46,7 +46,6 @@ from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.rows import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel, twin_frame
-from twinset.table.columns import Texts
 from twinset.table.read import write_frame
 from twinset.table.templates import kinds_of_text
 from twinset.training.distributed import process_group
@@ -100,6 +99,7 @@ def generate(
                 if asked is not None:
                     check_twin_output(source, paths)
                 story.read(run)
+                story.select(run)
                 story.plan(run)
                 for line in str(
                     PlanReport(run.plan, run.phases, owned=run.owned, most=run.most)
@@ -141,10 +141,10 @@ def learn(run: Run, folder: RunFolder) -> None:
         run.model = TwinModel.load(folder.model, run.config.speed.device)
         return
     if (held := run.held_out) is not None:  # the rows and their places, for their owner alone
-        assert isinstance(held.texts, Texts)
         frame = twin_frame(held.schema, held.texts, held.labels)
         write_frame(frame, folder.internal / HELD_OUT)
-        write_json(folder.internal / NUMBERS, {"rows": held.texts.places.tolist()})
+    if run.held_rows:
+        write_json(folder.internal / NUMBERS, {"rows": run.held_rows})
     write_text(folder.internal / "notes.txt", "".join(f"{note}\n" for note in run.notes))
     unfinished = folder.internal / UNFINISHED
     unfinished.mkdir(mode=0o700, exist_ok=True)
@@ -244,7 +244,7 @@ def dry_run(
     with writing(place):
         run_folder.check_free(place.resolve(), paths.overwrite, paths.resume)
     check_twin_output(source, paths)
-    run = prepare(source, config, asked, progress)
+    run = prepare(source, config, asked, progress, spends=False)
     check_decoding(run.base.model, story.find_prompts(run), config.sampling)
     for warning in run.plan.warnings:
         progress.warn(warning)
@@ -268,17 +268,20 @@ def prepare(
     asked: RowsRequest | None = None,
     progress: Progress | None = None,
     folder: Path | None = None,
+    spends: bool = True,
 ) -> Run:
     """Read, check and plan everything, the quickest first. Train nothing.
 
-    Returns a run that `finetune` takes. A folder is private to its owner. A large table is kept in
-    it, without a name, and tokens. Without a folder both are in memory.
+    Returns a run that `finetune` takes, if it `spends`: label values are selected by noisy counts.
+    A folder is private to its owner. A large table is kept in it, without a name, and tokens.
+    Without a folder both are in memory.
 
     Raises:
         InputError: something cannot be used.
     """
     run = Run(config, source, asked, progress=progress or Silent(), tokens_folder=folder)
     story.read(run)
+    story.select(run, spends)
     story.plan(run)
     return run
 
@@ -304,7 +307,7 @@ def plan_run(
     if source is not None:
         if records is not None:
             raise InputError("give a table or `records`, not both")
-        run = prepare(source, config, RowsRequest(rows), progress)
+        run = prepare(source, config, RowsRequest(rows), progress, spends=False)
         planned, phases, config = run.plan, run.phases, run.config
         owned, most = run.owned, run.most
         base, work = run.base, story.find_workload(run)
@@ -316,8 +319,10 @@ def plan_run(
         check_number("`records`", records, RECORDS, is_whole=True)
         if held := round(records * run_folder.held_share(hold_out, records)):
             progress.say(run_folder.held_out_line(held))
-        config = settled(config, records - held)
-        planned, phases = make_plan(records - held, config), ()
+        # one label column, of which nobody declares the values
+        selection = plan_selection(records - held, config.privacy, 1, 1)
+        config = settled(config, records - held, selection=selection)
+        planned, phases = make_plan(records - held, config, selection), ()
         prompts = len(kinds_of_text()) if chooses_prompt(planned, config) else 0
         wanted = rows or usual_rows(planned.records)
         work = Workload(PROMPT_TOKENS, wanted, rows is not None, prompts=prompts)
@@ -336,8 +341,8 @@ def plan_run(
         sound: dict[str, Any] = {"noise_policy": policy, "policy_form": "sound"}
         policies[policy] = None
         with suppress(InputError):
-            other = replace(same.policy, **sound, redact_only=False)
-            policies[policy] = make_plan(planned.records, replace(same, policy=other))
+            other = replace(same, policy=replace(same.policy, **sound, redact_only=False))
+            policies[policy] = make_plan(planned.records, other, planned.selection)
     return PlanReport(planned, phases, policies, owned, most)
 
 
@@ -389,6 +394,7 @@ def hand_out_again(
     folder = RunFolder(root, root, is_resumed=True)
     run = Run(config, source, folder=folder)
     story.read(run)
+    story.select(run)
     story.plan(run)
     run_folder.check_settings(folder, run.settings())
     progress.say(

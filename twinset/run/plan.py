@@ -34,6 +34,7 @@ from twinset.models.device import (
 from twinset.models.hidden_states import PHASE as TEACHER_PHASE
 from twinset.models.layers import choose_execution, copy_in, fuse
 from twinset.privacy.accounting import accountant
+from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.mechanism.noise import add_gaussian_to_each_
 from twinset.privacy.mechanism.randomness import Randomness
@@ -144,7 +145,8 @@ def plan_time(
         usual = plan.steps * plan.batch_size
         visits = min(usual, max(FEWEST_VISITS, int(usual * fits / training)))
         with suppress(InputError):  # so few visits at a time would drown in noise
-            fitted = make_plan(plan.records, sized(config, *size_for(plan.records, visits)))
+            size = size_for(plan.records, visits)
+            fitted = make_plan(plan.records, sized(config, *size), plan.selection)
     if fitted != plan:
         progress.say(
             f"{plan.steps} steps of {plan.batch_size} records do not fit into "
@@ -302,7 +304,12 @@ class PlanReport:
             lines.append("steps T                0: nothing is trained")
         noise = plan.label_count_noise * self.most
         lines.append(f"noise on label counts  ± {noise:.1f} records (one standard deviation)")
-        lines += [f"{r.what:<23}σ = {r.noise_multiplier:.2f}, once" for r in plan.releases[1:]]
+        if plan.selection is not None:
+            unit = "records" if self.owned is None else "records of owners"
+            least, noise = plan.selection.threshold, plan.selection.deviation
+            lines.append(f"label values           held by {least} {unit} or more, ± {noise:.1f}")
+        once = [r for r in plan.releases if isinstance(r, GaussianRelease)]
+        lines += [f"{r.what:<23}σ = {r.noise_multiplier:.2f}, once" for r in once[1:]]
         if self.phases:
             parts = ", ".join(f"{name} {say_duration(seconds)}" for name, seconds in self.phases)
             total = say_duration(self.seconds)

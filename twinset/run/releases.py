@@ -1,4 +1,4 @@
-"""What a run releases beside its steps: noisy counts, a prompt chosen by these, and a teacher.
+"""What a run releases beside its steps: label values and noisy counts, a prompt, and a teacher.
 
 Each function records in the ledger what it spends before it returns what it released. The ledger is
 opened here as well. It has spent nothing then, and states what is taken as public.
@@ -6,15 +6,17 @@ opened here as well. It has spent nothing then, and states what is taken as publ
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from twinset.config import RunConfig
-from twinset.config.plan import MOST_READ, Plan
+from twinset.config.plan import MOST_READ, Plan, plan_selection
 from twinset.models.base_model import context_length
 from twinset.models.hidden_states import (
     FIT_PHASE,
@@ -30,12 +32,14 @@ from twinset.privacy.mechanism.counts import (
     TokenMarginals,
     release_label_counts,
     release_token_marginals,
+    select_label_values,
     without_negatives,
 )
 from twinset.privacy.mechanism.randomness import poisson_batches
 from twinset.privacy.mechanism.vector_sum import Regressions, fit_regressions
 from twinset.privacy.statement.ledger import Ledger
 from twinset.run.request import Run
+from twinset.run.run_folder import SETTINGS
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import TextLengths
 from twinset.sampling.tilt_fitting import (
@@ -45,8 +49,8 @@ from twinset.sampling.tilt_fitting import (
     token_weights,
 )
 from twinset.sampling.twin_model import TwinModel
-from twinset.table.labels import MERGED, OWNER, PROMPT, TABLE
-from twinset.table.schema import Combination
+from twinset.table.labels import OWNER, PROMPT, SELECTED, TABLE
+from twinset.table.schema import Combination, LabelValue
 from twinset.table.templates import Template, candidate_templates
 from twinset.table.tokenization import prompt_tokens, text_budget
 
@@ -59,15 +63,56 @@ WHO_DECLARED = {
     OWNER: "declared by the owner",
     PROMPT: "declared by the words that the prompt template has for them",
     TABLE: "taken from the table: public by assumption",
-    MERGED: "taken from the table, rare spellings being merged: public by assumption",
 }
+
+
+Found = dict[str, dict[LabelValue, int]]  # by column, values and how many records have them
+
+
+def find_label_values(run: Run, spends: bool) -> tuple[Found, str]:
+    """Return which values of undeclared columns may become public, and who says so.
+
+    Without privacy they are those of the table. A run that is resumed takes what was selected.
+    Where nothing is spent, exact counts say what is likely to be selected: for the owner alone.
+    """
+    config, records, known = run.config, run.records, dict[str, Any]()
+    names, units = list(records.undeclared), records.units(config)
+    run.selection = plan_selection(len(units), config.privacy, len(names), run.most)
+    if run.selection is None:  # all is declared, or there is no privacy
+        return {n: dict(Counter(records.values_of(n)).most_common()) for n in names}, TABLE
+    if run.folder and run.folder.is_resumed:
+        known = json.loads((run.folder.internal / SETTINGS).read_text("utf-8"))
+    kept = known.get("selected") or {}
+    if kept.keys() == set(names):
+        run.selected = {name: dict(pairs) for name, pairs in kept.items()}
+        return run.selected, SELECTED
+    rows: list[int] | None = None
+    if records.owners is not None:
+        drawn = units.draw(np.arange(len(units)), run.randomness.sampling)
+        rows = [row for unit in drawn for row in unit]
+    values = [records.values_of(name, rows) for name in names]
+    if spends and not known:  # a run that was begun with other settings will be refused
+        counted = select_label_values(values, run.selection, run.randomness)
+        run.selected = dict(zip(names, counted, strict=True))
+        return run.selected, SELECTED
+    found, least = Found(), run.selection.threshold
+    for name, column in zip(names, values, strict=True):
+        counts = Counter(column).most_common()
+        found[name] = {value: count for value, count in counts if count >= least}
+        likely = ", ".join(repr(value) for value in found[name]) or "none"
+        run.progress.say(
+            f"noisy counts will decide which values of {name!r} become public. Those that {least} "
+            f"records or more have are likely to: {likely}. Others, "
+            f"{len(counts) - len(found[name])} of them, are not; `labels` declares them"
+        )
+    return found, SELECTED
 
 
 def open_ledger(run: Run) -> Ledger:
     """Open the ledger of a run that has a plan and has spent nothing.
 
     Reads no text and no record's label. Of the records it uses only what is public: whose the label
-    values are, and whether owners are protected.
+    values are, and whether owners are protected. What selected label values is recorded here.
     """
     plan, config, by_owner = run.plan, run.config, run.records.owners is not None
     policy = config.policy.policy_class
@@ -77,9 +122,9 @@ def open_ledger(run: Run) -> Ledger:
     public = [
         "the names, order and types of the columns, and which of them are guessed",
         *(
-            f"the set of label values of {name!r}, "
-            f"{WHO_DECLARED[run.records.whose.get(name, TABLE)]}"
+            f"the set of label values of {name!r}, {WHO_DECLARED[whose]}"
             for name in templates[0].attributes
+            if (whose := run.records.whose.get(name, TABLE)) != SELECTED
         ),
         f"the number of {units}",
         f"encoding and delimiter of the table's file, and whether it has so many {units} that some "
@@ -99,7 +144,7 @@ def open_ledger(run: Run) -> Ledger:
             "the machine on made-up tokens"
         )
     public += policy.public_inputs(config.policy)
-    return Ledger.open(
+    ledger = Ledger.open(
         run.randomness,
         policy.name,
         policy.form,
@@ -114,6 +159,11 @@ def open_ledger(run: Run) -> Ledger:
         weight_scale=run.scale,
         group_size=config.privacy.group_size,
     )
+    if run.selection is not None:
+        if run.selected is None:
+            raise RuntimeError("label values were taken from exact counts")
+        ledger.record(run.selection)
+    return ledger
 
 
 def counted_units(run: Run, what: str) -> Iterator[list[int]]:
@@ -267,6 +317,7 @@ def fit_teacher(run: Run, model: TwinModel) -> Teacher:
     rate = expected / len(run.units)
     (chosen,) = poisson_batches(len(run.units), rate, 1, run.randomness)
     drawn = run.units.draw(chosen, run.randomness.sampling)
+    drawn = [unit for unit in drawn if unit]  # of others no record is left
     records = [record for unit in drawn for record in unit]
     # (n, c + 1) for each attribute. No record changes a bit of another's.
     vectors = [np.empty((len(records), w.projection.shape[1] + 1)) for w in whitenings]

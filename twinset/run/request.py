@@ -22,6 +22,7 @@ from twinset.table.templates import Template
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
     from twinset.models.base_model import BaseModel
+    from twinset.privacy.accounting.events import LabelSelection
     from twinset.privacy.mechanism.counts import TokenMarginals
     from twinset.privacy.mechanism.randomness import Randomness
     from twinset.privacy.mechanism.units import Units, WeightScale
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from twinset.sampling.allocation import RowsRequest
     from twinset.sampling.twin_model import TwinModel
     from twinset.table.records import Records
-    from twinset.table.schema import Combination
+    from twinset.table.schema import Combination, LabelValue
     from twinset.table.tokenization import TokenisedRecords
     from twinset.training.clipped_sum import Trainer
     from twinset.training.distributed import ProcessGroup
@@ -197,10 +198,16 @@ class Run:
     # set by `read`
     records: Records = field(init=False)  # private, without those held out
     held_out: Records | None = None
-    template: Template = field(init=False)  # `count` may choose another one of `candidates`
+    held_rows: list[int] = field(default_factory=list)  # their numbers in the table
     base: BaseModel = field(init=False)
-    counts: dict[Combination, int] | None = None  # rows by label; None: in proportion to records
     notes: tuple[str, ...] = ()  # for the owner alone: guesses, rows and columns left out
+    # set by `select`
+    randomness: Randomness = field(init=False)  # of batches and noise
+    selection: LabelSelection | None = None  # planned; None: all values are declared
+    # values that were selected, by column, and their noisy counts; None: nothing was released
+    selected: dict[str, dict[LabelValue, int]] | None = None
+    template: Template = field(init=False)  # `count` may choose another one of `candidates`
+    counts: dict[Combination, int] | None = None  # rows by label; None: in proportion to records
     # set by `plan`
     plan: Plan = field(init=False)
     scale: WeightScale | None = None  # public, of privacy weights
@@ -211,7 +218,6 @@ class Run:
     # set by `count`
     resumed: ResumeState | None = None  # None: the run begins
     units: Units = field(init=False)  # whose records are protected together
-    randomness: Randomness = field(init=False)  # of batches and noise
     ledger: Ledger = field(init=False)
     tokens: TokenisedRecords = field(init=False)  # cut to the longest text
     label_counts: dict[Combination, int] = field(init=False)  # noisy
@@ -246,6 +252,8 @@ class Run:
             "prompt": asdict(self.template),
             "candidates": [template.pattern for template in self.candidates],
             "labels": self.source.labels.to_dict(),
+            # pairs, as JSON has no names that are numbers
+            "selected": self.selected and {n: [*v.items()] for n, v in self.selected.items()},
             "reading": self.source.reading,
             "hold_out": self.source.hold_out,
             "base": self.base.origin,

@@ -1,9 +1,10 @@
 """One run from a private table to a twin that may be shared, to be read from top to bottom.
 
-Eight functions, in the order in which they run. One `Run` is passed along, and each fills in what
+Nine functions, in the order in which they run. One `Run` is passed along, and each fills in what
 the next ones need. The plan comes before the counts, because these need its noise.
 
     read    check the table, load the base model, hold rows out
+    select  the label values that nobody declared, by noisy counts
     plan    steps, noise and time, from public facts alone
     count   labels, tokens and lengths, with noise
     train   private steps
@@ -12,9 +13,9 @@ the next ones need. The plan comes before the counts, because these need its noi
     share   twin, card and ledger
     judge   check them as their receiver would
 
-`read` takes the records in. `count`, `train` and `teach` learn from them, and what these release
-goes through the ledger first. The command line, Python and `evaluation/` come in by the functions
-of `twinset.run.generate`. What can be refused is refused before anything slow begins.
+`read` takes the records in. `select`, `count`, `train` and `teach` learn from them, and what these
+release goes through the ledger first. The command line, Python and `evaluation/` come in by the
+functions of `twinset.run.generate`. What can be refused is refused before anything slow begins.
 """
 
 from __future__ import annotations
@@ -136,12 +137,6 @@ def read(run: Run) -> None:
         check_device(config.speed.device, config.speed.processes)
         private = run.folder.internal if run.folder else run.tokens_folder
         frame, records, run.notes = read_source(source, progress, private)
-        run.template = (
-            source.prompt
-            if isinstance(source.prompt, Template)
-            else load_template(source.prompt, records.schema)
-        )
-        run.counts = explicit(records.schema, run.rows or RowsRequest())
         check_base(config.training.base_model)
         run.base = load_base(
             config.training.base_model, device=config.speed.device, say=progress.say
@@ -157,13 +152,51 @@ def read(run: Run) -> None:
             run.notes = (*run.notes, lower)
             progress.say(lower)
         if run.folder and run.folder.is_resumed:
-            held = kept_rows(run.folder.internal)
+            run.held_rows = kept_rows(run.folder.internal)
         else:
             units = len(records.units(config))
-            held = records.rows_of(draw_held_out(units, source.hold_out))
-        run.records, run.held_out = records.split(held)
+            run.held_rows = records.rows_of(draw_held_out(units, source.hold_out))
+        run.records, run.held_out = records.split(run.held_rows)
         if run.held_out is not None:
             progress.say(held_out_line(len(run.held_out)))
+
+
+def select(run: Run, spends: bool = True) -> None:
+    """Settle the label values that nobody declared by noisy counts, and the prompt for them.
+
+    For what it guarantees see `twinset.privacy.statement.theorems`, LABEL_VALUES. The counts are
+    recorded when the ledger is opened, before anything that follows from them is released.
+    """
+    with timed(run, "select"):
+        config, source, records = run.config, run.source, run.records
+        seed = config.privacy.insecure_noise_seed
+        run.randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
+        found, whose = releases.find_label_values(run, spends)
+        notes: list[str] = []
+        run.records = records.with_values(found, whose, notes if spends else [])
+        if not len(run.records):
+            raise InputError(
+                f"{source.name}: no record has public values of all its labels; declare `labels`"
+            )
+        if run.held_out is not None:
+            held = run.held_out.with_values(found, whose, [])
+            run.held_out = held if len(held) else None
+        reserved = [token for token in special_token_strings(run.base.tokenizer) if token.strip()]
+        for attribute in run.records.schema.attributes:
+            if any(token in str(value) for value in attribute.values for token in reserved):
+                raise InputError(
+                    f"{source.name}: a value of {attribute.name!r} contains a special token of the "
+                    "base model; correct it"
+                )
+        for note in notes:
+            run.progress.say(note)
+        run.notes = (*run.notes, *notes)
+        run.template = (
+            source.prompt
+            if isinstance(source.prompt, Template)
+            else load_template(source.prompt, run.records.schema)
+        )
+        run.counts = explicit(run.records.schema, run.rows or RowsRequest())
 
 
 def plan(run: Run) -> None:
@@ -178,13 +211,13 @@ def plan(run: Run) -> None:
             known = json.loads((run.folder.internal / SETTINGS).read_text("utf-8"))
         begun = (known["plan"]["steps"], known["plan"]["batch_size"]) if known else None
         units = len(records.units(run.config))
-        run.config = config = settled(run.config, units, begun[0] if begun else None)
+        began_with = begun[0] if begun else None
+        run.config = config = settled(run.config, units, began_with, run.selection)
         # refuses prompts that do not fit, and what the policy cannot work with
         span = attention_span(run.base.model)
         text_budget(find_prompts(run), span, config.training.max_tokens)
-        run.plan = make_plan(
-            units, sized(config, *begun) if begun and config.training.is_timed else config
-        )
+        asked = sized(config, *begun) if begun and config.training.is_timed else config
+        run.plan = make_plan(units, asked, run.selection)
         policy.check(config.policy, by_owner=records.owners is not None)
         if policy.masks(config.policy):
             detector_named(config.policy.detector)
@@ -230,8 +263,6 @@ def count(run: Run) -> None:
         run.resumed = resumed = run.checkpoints.resume_state() if run.checkpoints else None
         if resumed:
             run.template = resumed.template  # it was chosen before
-        seed = config.privacy.insecure_noise_seed
-        run.randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
         run.ledger = resumed.ledger if resumed else releases.open_ledger(run)
         run.units = run.records.units(config)
         run.tokens = tokenise_texts(run, "texts", masked=config.policy.redact_only)
@@ -507,17 +538,25 @@ def weigh_records(run: Run, batches: list[np.ndarray]) -> Tensor | None:
     """
     policy, tokens = run.plan.policy_class, run.tokens
     if policy.weighs and run.plan.target_epsilon is None:
-        return torch.ones(len(tokens), dtype=torch.float64)
+        return torch.ones(len(run.units), dtype=torch.float64)
     drawn = np.unique(np.concatenate(batches)).tolist() if batches else []
 
-    def nats(places: Sequence[int]) -> Tensor:
-        """Numbers of records → (n,) nats a token of their texts."""
+    def nats(units: Sequence[int]) -> Tensor:
+        """Numbers of units → (n,) nats a token of their record's text; of none that of the least.
+
+        Policies with weights protect records, so a unit has one, or none where it was left out.
+        """
         report = partial(run.progress.count, "texts weighed")
-        texts: Picked[list[int]] = Picked(tokens.texts, places)
-        return text_nats(run.trainer.model, run.base.tokenizer, texts, report)
+        rows = run.units.draw(np.array(units, np.int64), run.randomness.sampling)
+        has = torch.tensor([bool(unit) for unit in rows], dtype=torch.bool)
+        texts: Picked[list[int]] = Picked(tokens.texts, [row for unit in rows for row in unit])
+        known = text_nats(run.trainer.model, run.base.tokenizer, texts, report)
+        found = torch.full((len(rows),), float(known.min()) if len(known) else 0.0)
+        found[has] = known.to(found)
+        return found
 
     # the ledger's scale: what is stated is what is used
-    return policy.privacy_weights(len(tokens), drawn, nats, run.ledger.weight_scale)
+    return policy.privacy_weights(len(run.units), drawn, nats, run.ledger.weight_scale)
 
 
 def build_twin_model(run: Run, model: Any) -> TwinModel:

@@ -31,7 +31,7 @@ from twinset.models.base_model import PRIVATE, context_length, load_base
 from twinset.models.device import AUTO, has_bfloat16
 from twinset.models.hidden_states import Questions, Teacher
 from twinset.models.layers import PackedLinears, copy_in, fuse
-from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.accounting.events import RELEASES
 from twinset.privacy.mechanism.counts import LengthBins
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
@@ -126,7 +126,7 @@ class TwinModel:
         """
         progress, groups = progress or Silent(), RowGroups() if groups is None else groups
         # Without privacy no ledger tells whether steps were trained. Then they are taken to be.
-        is_trained = any(not isinstance(event, GaussianRelease) for event in self.ledger.events)
+        is_trained = any(not isinstance(event, RELEASES) for event in self.ledger.events)
         follows_counts = bool(sampling.tilt) and (self.tilt or self.lengths) is not None
         if not (is_trained or follows_counts):
             progress.warn(NOTHING_LEARNT)

@@ -416,6 +416,23 @@ class LabelCodes:
         return LabelCodes(np.array([*moved, -1], np.int32)[self.numbers], list(places))
 
 
+def codes_of(own: Sequence[LabelValue], values: Sequence[LabelValue], places: Any) -> LabelCodes:
+    """Return the labels of rows (N,) by their `places` in `own`, of which each is a value."""
+    number = {value: n for n, value in enumerate(values)}
+    return LabelCodes(np.array([number[value] for value in own], np.int32)[places], [*values])
+
+
+def combined(columns: Sequence[LabelCodes]) -> Picked[tuple[LabelValue, ...]]:
+    """Return the label combination of each row, of those that occur."""
+    items: list[tuple[LabelValue, ...]] = [()]
+    numbers = np.zeros(len(columns[0].numbers), np.int64)
+    for codes in columns:
+        many = len(codes.values)
+        pairs, numbers = np.unique(numbers * many + codes.numbers, return_inverse=True)
+        items = [(*items[pair // many], codes.values[pair % many]) for pair in pairs.tolist()]
+    return Picked(items, numbers.astype(np.int32))
+
+
 def label_codes(column: pd.Series, place: str, as_written: bool = False) -> LabelCodes:
     """Return plain Python values of one type, each once, and which of them each cell is.
 

@@ -2,7 +2,8 @@
 
 A value that a message shows here becomes public with the twin. Others are known by their rows
 alone. What is declared is compared record by record, so that no record decides for another. What
-is not declared follows from the table, and the ledger says so. Knows no text and no file.
+is not declared is selected by noisy counts, and compared in the same way. Knows no text, no file
+and no noise.
 """
 
 from __future__ import annotations
@@ -23,15 +24,9 @@ from twinset.table.columns import LabelCodes, TableFacts, facts_of, parse_number
 from twinset.table.schema import CONTROL, ORDERED, LabelValue, Schema, plain
 from twinset.table.templates import PromptFile, fitting_words
 
-# who says what values there are; where the table does, its variants may be merged by their numbers
-OWNER, PROMPT, TABLE, MERGED = "owner", "prompt", "table", "table, merged"
+# Who says what values there are: the owner, a prompt's words, noisy counts, or the table as it is.
+OWNER, PROMPT, SELECTED, TABLE = "owner", "prompt", "selected", "table"
 
-# A value that fewer records hold than these is rare: to publish it tells that such a record is in
-# the table. Statistical offices publish no cell of fewer than ten. Below a thousand records one in
-# a hundred is enough, so that the least class of a small table passes. What one record alone holds
-# is rare in any table: without that record the value would not be there.
-FEW, FEW_SHARE = 10, 0.01
-FEWER_BY = 4  # a variant has at most one record where the value that it varies has this many
 SHORTEST = 4  # letters of values that one letter may tell apart: "b" and "c" are grades
 MOST_VALUES = 100
 MOST_SHOWN = 5  # row numbers
@@ -51,8 +46,8 @@ class LabelRules:
     # By attribute, rising edges that cut numbers into labels: 0, 3, 5 make "0 to 3", which has both
     # its ends, and "3 to 5", which begins above 3. They are public.
     bins: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    # Take values that differ from a public one by case, blanks or one letter for that. Where
-    # nothing is declared, one letter counts in rare values alone.
+    # Take values that differ from a public one by case, blanks or one letter for that. Of values
+    # that are selected, those that differ by case and blanks alone become the most frequent one.
     merge: bool = False
     drop: bool = False  # rows whose value is not declared, instead of refusing them
     prompt: PromptFile | None = None  # its words for values declare them, where they fit
@@ -101,9 +96,13 @@ class LabelRules:
         return bool(self.bins) or self.merge or self.drop
 
     def settled(self, schema: Schema, whose: Mapping[str, str]) -> LabelRules:
-        """Return the rules by which other rows get labels of this schema and no others."""
+        """Return the rules by which other rows get labels of this schema and no others.
+
+        Rows whose value was not selected are left out, as they were by the run.
+        """
         declared = {a.name: a.values for a in schema.attributes if a.name not in self.bins}
-        return replace(self, declared=declared, prompt=None, whose=whose)
+        drop = self.drop or any(a.name not in self.names for a in schema.attributes)
+        return replace(self, declared=declared, drop=drop, prompt=None, whose=whose)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON, of all that is not the prompt's."""
@@ -123,23 +122,14 @@ class LabelColumn:
     place: str  # the same with its table
     codes: LabelCodes  # (n,)
     rows: np.ndarray  # (n,) in the table, from 0
-    owners: np.ndarray | None  # (n,) number of each row's owner. None: each row is its own
-    facts: TableFacts
-    whose: str | None = None  # who says what values there are. None: nobody was asked
+    cells: pd.Series  # none of them: only what its source states, and categories
+    whose: str | None = None  # who says what values there are. None: nobody has yet
     dtype: str = ""  # of pandas, once it is settled
 
-    def holders(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (K,) how many records, or owners, hold each value, and whether that is rare.
-
-        A value is rare where so few hold it that it would tell of them.
-        """
-        numbers, units = self.codes.numbers, len(self.rows)
-        if self.owners is not None:
-            # an owner counts once for each value: pairs of both, each a number of 64 bits
-            many, units = int(self.owners.max()) + 1, len(np.unique(self.owners))
-            numbers = np.unique(numbers.astype(np.int64) * many + self.owners) // many
-        held = np.bincount(numbers, minlength=len(self.codes.values))
-        return held, held < max(2.0, min(FEW, FEW_SHARE * units))
+    @property
+    def facts(self) -> TableFacts:
+        """What the table's source states."""
+        return facts_of(self.cells)
 
     def name_rows(self, which: np.ndarray) -> str:
         """Name those of its rows that are marked, as they are counted in messages."""
@@ -198,21 +188,37 @@ def _fold(value: str) -> str:
     return " ".join(value.split()).casefold()
 
 
-def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> LabelColumn:
+def public_labels(
+    column: LabelColumn,
+    rules: LabelRules,
+    notes: list[str],
+    found: Mapping[LabelValue, int] | None = None,
+    whose: str = OWNER,
+) -> LabelColumn:
     """Settle which values of a column are public, and which of them each row has; -1: none.
 
     The values that become public are among the notes for the owner, and no others.
+
+    Args:
+        column: all of its values, as they are in the table.
+        rules: what is declared.
+        notes: for the owner.
+        found: of a column of which nothing is declared, the values that may become public and how
+            many records have them, the most frequent first. They may choose words of the prompt,
+            which then declare.
+        whose: who says that these are the values.
     """
-    name, declared_by, whose = column.name, "labels", rules.whose.get(column.name, OWNER)
+    name, declared_by = column.name, "labels"
     values: list[LabelValue] = []
     places: list[int] = []  # of each of the column's values among the public ones; -1: none
     merge, given = rules.merge, rules.declared.get(name)
-    if name not in rules.bins and given is None and rules.prompt is not None:
-        pairs = zip(column.codes.values, column.holders()[1], strict=True)
-        common = {plain(value) for value, is_rare in pairs if not is_rare}
+    if found is None:
+        whose = rules.whose.get(name, whose)
+    elif rules.prompt is not None:
         # a scale declares all of its values, whether or not a row has them
-        given = list(fitting_words(rules.prompt.wording.get(name, {}), common))
-        declared_by, whose, merge = "prompt", PROMPT, merge and not given
+        given = list(fitting_words(rules.prompt.wording.get(name, {}), set(map(plain, found))))
+        merge = merge and not given
+        declared_by, whose = ("prompt", PROMPT) if given else (declared_by, whose)
     if name in rules.bins:
         declared_by, whose, merge, edges = "bins", OWNER, False, rules.bins[name]
         # what bins are called: spreadsheets take "3-5" for a date
@@ -225,24 +231,26 @@ def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> L
     elif given:
         values, places = _match_declared(given, column, merge)
     else:
-        if column.facts.is_text:
-            column = replace(column, codes=column.codes.as_numbers())
-        check_number_of_values(column)
-        values, places = _take_from_table(column, merge)
-        whose = MERGED if merge else TABLE
+        values, places = _match_found(found or {}, column, merge)
 
     numbers = np.array(places, np.int32)[column.codes.numbers]  # (n,) places of public values
     out = numbers < 0
-    # which words are meant follows from the table: where they left rows out, so would a record
-    drops = rules.drop and declared_by != "prompt"
-    if out.any() and (not drops or out.all()):
+    if out.any() and found is not None:
+        value = "a value that too few records have, by noisy counts"
+        if given:
+            value = "no value that the `prompt` has words for"
+        notes.append(
+            f"leaving out {out.sum()} of {len(out)} rows ({column.name_rows(out)}), whose "
+            f"{column.shown} has {value}; `labels` declares what is public"
+        )
+    elif out.any() and (not rules.drop or out.all()):
         offer = _MERGE if declared_by == "labels" and not rules.merge else ""
         raise InputError(
             f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
             f"{len(out)} rows ({column.name_rows(out)}); correct these cells, {offer}or declare "
             f"with `labels` what is public and leave other rows out with {_DROP}"
         )
-    if out.any():
+    elif out.any():
         notes.append(
             f"leaving out {out.sum()} of {len(out)} rows, whose {column.shown} has no value that "
             f"`{declared_by}` declares"
@@ -262,12 +270,59 @@ def public_labels(column: LabelColumn, rules: LabelRules, notes: list[str]) -> L
             f"no row has {', '.join(unused)} of {column.shown}, which `{declared_by}` declares: "
             "the twin may have rows of it, as how many there are is counted with noise"
         )
-    if whose in (TABLE, MERGED):  # sorted: the order in the table would tell of its first rows
+    if whose in (SELECTED, TABLE):
+        how = "by noisy counts" if whose == SELECTED else "as the table has them"
         notes.append(
-            f"the values of {column.shown} become public as the table has them: "
-            f"{', '.join(map(repr, sorted(values)))}; `labels` declares them instead"
+            f"the values of {column.shown} become public {how}: "
+            f"{', '.join(map(repr, values))}; `labels` declares them instead"
         )
-    return replace(column, codes=LabelCodes(numbers, values), whose=whose)
+    dtype = "str" if name in rules.bins else dtype_name(column.cells, values)
+    stated = str(column.cells.dtype)
+    if column.facts.states_types and stated.startswith("float") and dtype == "int64":
+        notes.append(f"{column.shown} holds whole numbers as {stated}; the twin has {dtype}")
+    return replace(column, codes=LabelCodes(numbers, values), whose=whose, dtype=dtype)
+
+
+def _match_found(
+    found: Mapping[LabelValue, int], column: LabelColumn, merge: bool
+) -> tuple[list[LabelValue], list[int]]:
+    """Return the values that were found, in their order, and which of them each of a column's is.
+
+    What they are follows from them alone, and which of them a record has from its own cell.
+    """
+    if len(found) < 2:
+        few = "no value" if not found else "one value only"
+        raise InputError(
+            f"{column.place} has {few} that enough records have to become public, by noisy "
+            f"counts; declare the values with `labels`, cut numbers with `bins`, or choose another "
+            "column with `attributes`"
+        )
+    if any(isinstance(value, str) and CONTROL.search(value) for value in found):
+        raise InputError(
+            f"{column.place} has a value with a control character; remove it from these cells"
+        )
+    kept: dict[LabelValue, LabelValue] = {}  # a value, and the one that it is taken for
+    for value in found:  # the most frequent first
+        same = [k for k in kept if merge and _fold(str(k)) == _fold(str(value))]
+        kept[value] = kept[same[0]] if same else value
+    distinct = list(dict.fromkeys(kept.values()))
+    codes = LabelCodes(np.arange(len(distinct)), distinct)
+    codes = codes.as_numbers() if column.facts.is_text else codes
+    codes = codes.as_whole_numbers(column.cells)
+    public = {value: codes.values[n] for value, n in zip(distinct, codes.numbers, strict=True)}
+    if not 2 <= len(codes.values) <= MOST_VALUES:
+        check_number_of_values(replace(column, codes=codes))
+    values: list[LabelValue] = sorted(codes.values)
+    if dtype_name(column.cells, values) == ORDERED:
+        values = [value for value in column.cells.cat.categories.tolist() if value in values]
+    place, places = {value: n for n, value in enumerate(values)}, []
+    texts = [value for value in distinct if isinstance(value, str)]
+    for value in column.codes.values:
+        near = kept.get(value)
+        if near is None and merge and isinstance(value, str):
+            near = nearest(value, texts)
+        places.append(-1 if near is None else place[public[near]])
+    return values, places
 
 
 def _match_declared(
@@ -314,93 +369,60 @@ def _match_declared(
     return values, places
 
 
-def _take_from_table(column: LabelColumn, merge: bool) -> tuple[list[LabelValue], list[int]]:
-    """Return a column's values, of which none may be rare, and which of them each of its own is."""
-    values, (held, is_rare) = column.codes.values, column.holders()
-    place, kept = {value: n for n, value in enumerate(values)}, list[str]()
-    variants: dict[int, int] = {}  # which value another is a variant of: the more frequent one
-    slips: set[int] = set()  # those of them that few records hold
-    for n in sorted(range(len(values)), key=lambda n: (-held[n], plain(values[n]))):
-        value = values[n]
-        if not isinstance(value, str):
-            continue
-        near = nearest(value, kept)
-        if near is not None and held[n] < FEW and held[n] * FEWER_BY <= held[place[near]]:
-            slips.add(n)
-        if near is not None and (n in slips or _fold(near) == _fold(value)):
-            variants[n] = place[near]
-        else:
-            kept.append(value)
-    into: np.ndarray = np.arange(len(values), dtype=np.int32)
-    if merge and variants:
-        into[list(variants)] = list(variants.values())
-        left, into = np.unique(into, return_inverse=True)
-        values, numbers = [values[n] for n in left], into[column.codes.numbers]
-        column, variants, slips = replace(column, codes=LabelCodes(numbers, values)), {}, set()
-        is_rare = column.holders()[1]
-    if rare := slips | set(np.flatnonzero(is_rare).tolist()):
-        # where they are and what to do is said, but none of them is shown
-        common = sorted(value for n, value in enumerate(values) if n not in rare)
-        offer = f"labels={ {column.name: common} }"
-        if len(common) < 2 or len(offer) > LONGEST_PROPOSAL or "`" in offer:
-            offer = "labels"
-        rows = column.name_rows(np.isin(column.codes.numbers, list(rare)))
-        raise InputError(
-            f"{column.place} has {'values' if len(rare) > 1 else 'a value'} that too few "
-            f"{'records' if column.owners is None else 'owners'} hold to become public ({rows}); "
-            f"correct these cells, {_MERGE if variants else ''}or declare all that is public with "
-            f"`{offer}` and leave other rows out with {_DROP}"
-        )
-    return values, into.tolist()
+def settle_found(
+    column: LabelColumn,
+    rules: LabelRules,
+    notes: list[str],
+    found: Mapping[LabelValue, int],
+    whose: str,
+) -> LabelColumn:
+    """Settle a column of which nothing is declared by values that were found (`public_labels`)."""
+    rows = np.arange(len(column.rows))
+    column = replace(column, codes=column.codes.of_rows(rows))  # values of these rows alone
+    if whose == TABLE:
+        check_number_of_values(column)
+    return public_labels(column, rules, notes, found, whose)
 
 
 def settle_labels(
-    columns: Sequence[LabelColumn],
-    frame: pd.DataFrame,
-    rules: LabelRules | None,
-    source: str,
-    notes: list[str],
+    columns: Sequence[LabelColumn], rules: LabelRules | None, source: str, notes: list[str]
 ) -> tuple[list[LabelColumn], np.ndarray]:
     """Return each column with its public labels, of rows that have one, and (n,) which these are.
 
-    What is not declared is looked at in the rows that are left, as if there were no others: a value
-    may be rare in them alone, and all of theirs may be whole numbers. Without rules all is public.
+    Where nothing is declared, a column has all values of the rows that are left, as they stand in
+    the table, and nobody who says so yet. Without rules all is public.
     """
     names, kept = rules.names if rules else [], np.arange(len(columns[0].rows))
     for name in names:  # a declaration that would do nothing
         if name not in [column.name for column in columns]:
             option = "bins" if rules and name in rules.bins else "labels"
             raise InputError(f"`{option}`: {name!r} is no label column; add it to `attributes`")
-    declared, settled = {}, []
-    for column in columns:
-        if rules is not None and column.name in names:
-            declared[column.name] = found = public_labels(column, rules, notes)
-            kept = kept[found.codes.numbers[kept] >= 0]
+    settled = [
+        public_labels(column, rules, notes) if rules and column.name in names else column
+        for column in columns
+    ]
+    for column in settled:
+        if column.whose is not None:
+            kept = kept[column.codes.numbers[kept] >= 0]
     if not len(kept):
         raise InputError(f"{source}: no row has declared values of all its labels; check `labels`")
-    for column in columns:
-        cells = frame[column.name]
-        if column.name in declared:  # all declared values stay
-            found = declared[column.name]
-            numbers, values = found.codes.numbers[kept], found.codes.values
+    for number, column in enumerate(settled):
+        if column.whose is not None:  # all declared values stay
+            codes = LabelCodes(column.codes.numbers[kept], column.codes.values)
         else:
-            codes = column.codes.of_rows(kept).as_whole_numbers(cells)
-            owners = None if column.owners is None else column.owners[kept]
-            found = replace(column, codes=codes, rows=column.rows[kept], owners=owners)
-            if rules is not None:
-                found = public_labels(found, rules, notes)
-            numbers, values = found.codes.numbers, found.codes.values
-        dtype = dtype_name(cells, values)
-        if rules is not None and column.name in rules.bins:
-            dtype = "str"
-        elif found.whose not in (OWNER, PROMPT):
-            check_number_of_values(found)
-            order = cells.cat.categories.tolist() if dtype == ORDERED else sorted(values)
-            released = [value for value in order if value in set(values)]
-            place = {value: number for number, value in enumerate(released)}
-            numbers = np.array([place[value] for value in values], np.int32)[numbers]
-            values = released
-        settled.append(replace(found, codes=LabelCodes(numbers, values), dtype=dtype))
+            codes = column.codes.of_rows(kept)
+            if rules is None:
+                codes = codes.as_whole_numbers(column.cells)
+                check_number_of_values(replace(column, codes=codes))
+                order = sorted(codes.values)
+                if dtype_name(column.cells, order) == ORDERED:
+                    order = column.cells.cat.categories.tolist()
+                values = [value for value in order if value in set(codes.values)]
+                place = {value: n for n, value in enumerate(values)}
+                moved = np.array([place[value] for value in codes.values], np.int32)
+                codes = LabelCodes(moved[codes.numbers], values)
+            column = replace(column, dtype=dtype_name(column.cells, codes.values))
+        settled[number] = replace(column, codes=codes, rows=column.rows[kept])
     return settled, kept
 
 

@@ -30,11 +30,14 @@ from twinset.errors import InputError
 from twinset.files.limits import check_names
 from twinset.privacy.mechanism.units import Units
 from twinset.table.columns import (
+    LabelCodes,
     Picked,
     Piece,
     Texts,
     blocks,
+    codes_of,
     collect_table,
+    combined,
     facts_of,
     has_text,
     label_codes,
@@ -42,8 +45,14 @@ from twinset.table.columns import (
     some_at_once,
     widened,
 )
-from twinset.table.labels import LabelColumn, LabelRules, dtype_name, settle_labels
-from twinset.table.schema import CONTROL, Attribute, Combination, Schema, plain
+from twinset.table.labels import (
+    LabelColumn,
+    LabelRules,
+    dtype_name,
+    settle_found,
+    settle_labels,
+)
+from twinset.table.schema import CONTROL, Attribute, Combination, LabelValue, Schema, plain
 from twinset.table.templates import PLACEHOLDER, fill, placeholders
 
 FEW = 20  # one row in this many may lack something, and is left out
@@ -71,13 +80,68 @@ class Records:
     schema: Schema
     owners: np.ndarray | None = None  # (N,) number of each row's owner. None: each row is its own
     whose: Mapping[str, str] = field(default_factory=dict)  # who says what values; else the table
+    # Label columns of which nobody has said yet what values are public: all are in `labels`.
+    undeclared: Mapping[str, LabelColumn] = field(default_factory=dict)
+    rules: LabelRules = LabelRules()
+    unit_of: np.ndarray | None = None  # (N,) of each row, once some units may have none
+    unit_count: int = 0  # then: how many there are, with or without a row
 
     def __len__(self) -> int:
         return len(self.texts)
 
     def units(self, config: Any) -> Units:
         """Return whose records are protected together; by the `RunConfig` of a run."""
-        return Units(len(self), self.owners, config.privacy.max_records_per_owner)
+        most = config.privacy.max_records_per_owner
+        if self.unit_of is not None:
+            return Units(len(self), self.unit_of, most, self.unit_count)
+        return Units(len(self), self.owners, most)
+
+    def values_of(self, name: str, rows: Sequence[int] | None = None) -> list[LabelValue]:
+        """Return a label of each record, or of these."""
+        place = [attribute.name for attribute in self.schema.attributes].index(name)
+        labels = self.labels
+        assert isinstance(labels, Picked)
+        own = [combination[place] for combination in labels.items]
+        return [own[number] for number in labels.places[slice(None) if rows is None else rows]]
+
+    def with_values(
+        self, found: Mapping[str, Mapping[LabelValue, int]], whose: str, notes: list[str]
+    ) -> Records:
+        """Return the records that have public labels, by values that were found and who says so.
+
+        `found` are those of each undeclared column, the most frequent first. Each record is left
+        out or not by its own labels. Its unit counts all the same.
+        """
+        labels, texts = self.labels, self.texts
+        assert isinstance(texts, Texts) and isinstance(labels, Picked)
+        columns = []
+        for place, attribute in enumerate(self.schema.attributes):
+            column = self.undeclared.get(attribute.name)
+            own = [combination[place] for combination in labels.items]
+            codes = codes_of(own, attribute.values, labels.places)
+            if column is not None:
+                here = found[attribute.name]
+                column = replace(column, codes=codes, rows=texts.places)
+                column = settle_found(column, self.rules, notes, here, whose)
+                codes = column.codes
+                attribute = Attribute(attribute.name, column.dtype, tuple(codes.values))
+            columns.append((attribute, codes, column.whose if column else None))
+        kept = np.logical_and.reduce([codes.numbers >= 0 for _, codes, _ in columns])  # (N,)
+        unit_of, count = self.unit_of, self.unit_count
+        if unit_of is None and not kept.all():
+            unit_of = np.arange(len(self)) if self.owners is None else self.owners
+            count = int(unit_of.max()) + 1
+        return replace(
+            self,
+            texts=replace(texts, places=texts.places[kept]),
+            labels=combined([LabelCodes(c.numbers[kept], c.values) for _, c, _ in columns]),
+            schema=replace(self.schema, attributes=tuple(a for a, *_ in columns)),
+            owners=None if self.owners is None else self.owners[kept],
+            whose={**self.whose, **{a.name: says for a, _, says in columns if says}},
+            undeclared={},
+            unit_of=None if unit_of is None else unit_of[kept],
+            unit_count=count,
+        )
 
     def rows_of(self, units: np.ndarray) -> list[int]:
         """Return the table's rows, from 0, that have some units, by the numbers of these."""
@@ -351,6 +415,7 @@ def records_from_frame(
             however many. Otherwise one row in `FEW` may be.
         owner: column that says whose a record is. The twin does not have it.
         rules: which label values are public. None: all, for rows of which nothing is published.
+            What they leave open is settled by `Records.with_values`.
         strict: refuse such rows, and control characters in texts, which are removed else.
         folder: private to its owner: joined texts of a large table are kept on the disk there.
     """
@@ -409,10 +474,11 @@ def records_from_frame(
             )
     columns = []
     for name in attributes:
-        of_rows = codes[name].of_rows(rows).as_whole_numbers(frame[name])
-        shown = show([name], frame)
-        columns.append(LabelColumn(name, shown, places[name], of_rows, rows, owners, facts))
-    columns, kept = settle_labels(columns, frame, rules, source, notes)
+        of_rows, cells = codes[name].of_rows(rows), frame[name].iloc[:0]
+        if rules is None or name in rules.names:
+            of_rows = of_rows.as_whole_numbers(cells)
+        columns.append(LabelColumn(name, show([name], frame), places[name], of_rows, rows, cells))
+    columns, kept = settle_labels(columns, rules, source, notes)
     rows, owners = rows[kept], None if owners is None else owners[kept]
 
     # characters that no model may see
@@ -443,18 +509,11 @@ def records_from_frame(
     released = tuple(Attribute(c.name, c.dtype, tuple(c.codes.values)) for c in columns)
     # the text's dtype follows from no text: one cell that is a number must not decide it
     schema = Schema(text, dtype_name(frame[text], [""]), released, tuple(names))
-    numbers = np.zeros(1, np.int32)  # (N,) of each row's combination in `schema.combinations`
-    for column in columns:
-        numbers = numbers * len(column.codes.values) + column.codes.numbers
     # who declared each column's values, for the ledger
     whose = {column.name: column.whose for column in columns if column.whose is not None}
-    for column in columns:  # in memory, a gap makes fractions of whole numbers
-        stated = str(frame[column.name].dtype)
-        if facts.states_types and stated.startswith("float") and column.dtype == "int64":
-            notes.append(
-                f"{column.shown} holds whole numbers as {stated}; the twin has {column.dtype}"
-            )
-    records = Records(texts, Picked(schema.combinations, numbers), schema, owners, whose)
+    undeclared = {c.name: c for c in columns if rules is not None and c.whose is None}
+    labels = combined([column.codes for column in columns])
+    records = Records(texts, labels, schema, owners, whose, undeclared, rules or LabelRules())
     _refuse_where(records, frame, source, CONTROL.search, "a control character")
     if strict:
         _refuse_where(records, frame, source, lambda cell: LOST in cell, _LOST)
@@ -517,12 +576,15 @@ def _refuse_where(
     what: str,
     texts_too: bool = True,
 ) -> None:
-    """Refuse texts and labels with something that is said to be `what`."""
+    """Refuse texts and labels with something that is said to be `what`.
+
+    Label values that nobody declared are looked at when they have been selected.
+    """
     texts, labels = records.texts, records.labels
     assert isinstance(texts, Texts) and isinstance(labels, Picked)
     names = [records.schema.text, *(attribute.name for attribute in records.schema.attributes)]
     for place, name in enumerate(names, start=-1):
-        if place < 0 and not texts_too:
+        if (place < 0 and not texts_too) or name in records.undeclared:
             continue
         if place < 0:
             bad = [int(texts.places[n]) for n, cell in enumerate(texts) if is_bad(cell)]

@@ -148,7 +148,7 @@ class Batch:
     def part(self, places: list[int]) -> Batch:
         """Return the same of some of its units, by their places in `units`."""
         limits = None if self.limits is None else self.limits[places]
-        return Batch(self.step, [self.units[i] for i in places], limits, self.scales)
+        return replace(self, units=[self.units[i] for i in places], limits=limits)
 
 
 class ClippedSum:

@@ -117,7 +117,10 @@ def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepC
                 units = indices.tolist()
                 own.count = context.count if optimizer.done == before else None  # it says how long
                 limits, scales = policy.limits(units), policy.scales()
-                batch = Batch(optimizer.done + 1, context.records_of(indices), limits, scales)
+                drawn = context.records_of(indices)
+                batch = Batch(optimizer.done + 1, drawn, limits, scales)
+                # a unit whose records were all left out is in the batch, and adds nothing
+                batch = batch.part([place for place, unit in enumerate(drawn) if unit])
                 # exact, in the engine's sums
                 if context.group is None:
                     report = own.compute_clipped_sum(batch)

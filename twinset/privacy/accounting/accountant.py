@@ -33,6 +33,7 @@ from twinset.privacy.accounting.events import (
     Event,
     GaussianRelease,
     IndividualGaussian,
+    LabelSelection,
     MaskedAccess,
     NonPrivateAccess,
     SubsampledGaussian,
@@ -110,8 +111,8 @@ def epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> float
     """
     if not 0 < delta < 1:
         raise ValueError(f"delta must lie between 0 and 1, not {delta}")
-    spent = _steps(events, weight)
-    if spent is None:
+    spent, delta = _steps(events, weight), left_of(delta, events)
+    if spent is None or not delta > 0:
         return math.inf
     # Merge what merges exactly: equal (σ, q), and all full-batch Gaussians into one.
     # Gaussians over all records compose to one of 1/σ² = Σ steps / σᵢ² (Dong et al. 2019).
@@ -127,6 +128,16 @@ def epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> float
     return _epsilon(tuple(history), delta) if history else 0.0
 
 
+def left_of(delta: float, events: Sequence[Event], units: int = 1) -> float:
+    """Return what selections of label values leave of a δ, of so many units together.
+
+    Guarantee: on two tables that differ in a unit, a selection and all that follows it are alike
+    but for the chance that one of the unit's own values is released, which `LabelSelection.delta`
+    bounds. So δ of the whole is δ of the Gaussian sums and that.
+    """
+    return delta - sum(e.delta(units) for e in events if isinstance(e, LabelSelection))
+
+
 def _steps(events: Sequence[Event], weight: float = 0.0) -> list[Step] | None:
     """Return what each event is to a record of this weight; None if no ε covers one of them."""
     steps: list[Step] = []
@@ -135,7 +146,7 @@ def _steps(events: Sequence[Event], weight: float = 0.0) -> list[Step] | None:
         match event.at(weight) if isinstance(event, IndividualGaussian) else event:
             case SubsampledGaussian(noise_multiplier, sample_rate, count):
                 steps.append((noise_multiplier, sample_rate, count))
-            case GaussianRelease(noise_multiplier, _):
+            case GaussianRelease(noise_multiplier) | LabelSelection(noise_multiplier):
                 steps.append((noise_multiplier, 1.0, 1))
             case NonPrivateAccess() | MaskedAccess():
                 is_covered = False  # but an unknown event behind it must still raise
@@ -184,9 +195,11 @@ def prv_epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> f
     >>> round(prv_epsilon([SubsampledGaussian(1.0, 0.01, 1000)], 1e-5), 2)
     1.83
     """
-    spent = _steps(events, weight)
+    spent, delta = _steps(events, weight), left_of(delta, events)
     if spent is None:
         raise NotCovered("records were used without noise, which no accountant covers")
+    if not delta > 0:
+        raise NotCovered("the selection of label values alone has a larger delta")
     return _compose_prvs(tuple(spent), delta) if spent else 0.0
 
 
@@ -522,10 +535,13 @@ def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
     if size == 1 or not steps:  # no event, or one that no ε covers
         return spent
     mu = math.sqrt(sum(count / sigma**2 for sigma, _, count in steps))
-    plain = gaussian_epsilon(size * mu, delta)
+    left = left_of(delta, events, size)
+    plain = gaussian_epsilon(size * mu, left) if left > 0 else math.inf
     alone = delta / size  # δ of one record; it shrinks until it spreads to at most `delta`
     while alone > _SMALLEST_DELTA:
         spent = epsilon(events, alone)
+        if math.isinf(spent):
+            break
         log_sum = math.log(size)  # of 1 + e^ε + … + e^(γ-1)ε
         if spent:
             shares = math.expm1(-size * spent) / math.expm1(-spent)

@@ -5,6 +5,7 @@ A type that is not listed in `KINDS` is not an event: reading one, or accounting
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -25,7 +26,10 @@ _RANGES: dict[str, tuple[float, float, str]] = {
     ),
     "sample_rate": (_ABOVE_0, 1.0, "above 0 and at most 1"),
     "least_share": (_ABOVE_0, 1.0, "above 0 and at most 1"),
-    "steps": (1, MOST_STEPS, "a whole number of at least 1"),
+    **dict.fromkeys(
+        ("steps", "threshold", "attributes", "most"),
+        (1, MOST_STEPS, "a whole number of at least 1"),
+    ),
 }  # fmt: skip
 
 
@@ -119,18 +123,69 @@ class GaussianRelease(_Checked):
 
 
 @dataclass(frozen=True)
+class LabelSelection(_Checked):
+    """Label values were taken from the table where their noisy counts reach a threshold.
+
+    A Gaussian release of the counts of all values that records have, which costs ε, and a
+    probability that a value is released which the records of one unit alone have, which costs δ:
+    see `delta`.
+
+    Args:
+        noise_multiplier: σ, the noise's standard deviation over m√A, the largest change (L2).
+        threshold: τ, the least noisy count of a value that is released.
+        attributes: A, label columns whose values are selected.
+        most: m, records of a unit that are counted.
+    """
+
+    noise_multiplier: float
+    threshold: int
+    attributes: int
+    most: int
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise on each count."""
+        return self.noise_multiplier * self.most * self.attributes**0.5
+
+    def delta(self, units: int = 1) -> float:
+        """Return the δ that it costs to `units` units together, rounded up.
+
+        They have at most Am values in each of which nobody else has a record, with noisy counts of
+        at most m + noise, where m is that of all of them. p is at most the sum of the chances that
+        one such count, rounded to a whole number, reaches τ. The cost is p / (1 - p).
+
+        >>> round(LabelSelection(2.0, 12, 1, 1).delta(), 8)
+        7.6e-07
+        """
+        most = units * self.most
+        away = (self.threshold - 0.5 - most) / self.deviation
+        p = self.attributes * most * math.erfc(away / math.sqrt(2)) / 2
+        return p / (1 - p) * (1 + 1e-9) if p < 0.5 else 1.0
+
+
+@dataclass(frozen=True)
 class NonPrivateAccess(_Checked):
     """Private records were used without noise. No ε covers it."""
 
     reason: str
 
 
-Event = SubsampledGaussian | IndividualGaussian | GaussianRelease | MaskedAccess | NonPrivateAccess
+Event = (
+    SubsampledGaussian
+    | IndividualGaussian
+    | GaussianRelease
+    | LabelSelection
+    | MaskedAccess
+    | NonPrivateAccess
+)
+
+RELEASES = GaussianRelease | LabelSelection  # over all records, once
 
 KINDS: dict[str, type[Event]] = {
     "subsampled_gaussian": SubsampledGaussian,
     "individual_gaussian": IndividualGaussian,
     "gaussian_release": GaussianRelease,
+    "label_selection": LabelSelection,
     "masked_access": MaskedAccess,
     "non_private_access": NonPrivateAccess,
 }

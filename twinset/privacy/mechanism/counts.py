@@ -3,6 +3,7 @@
 `release_label_counts` counts labels. `without_negatives` and `proportional_rows` turn the counts
 into proportions of rows. `release_token_marginals` counts, for each label value, the texts that
 have a token (`TokenWeights`) and the texts of a length (`LengthBins`), all at once.
+`select_label_values` finds values that many have, where nobody declared them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from twinset.privacy.accounting.events import LABEL_COUNTS, TOKEN_MARGINALS, GaussianRelease
+from twinset.privacy.accounting.events import (
+    LABEL_COUNTS,
+    TOKEN_MARGINALS,
+    GaussianRelease,
+    LabelSelection,
+)
 from twinset.privacy.mechanism.noise import GaussianGrid
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.vector_sum import VectorSum
@@ -90,6 +96,35 @@ def release_label_counts(
     grid = GaussianGrid(randomness.noise[0], randomness.refinement[0])
     grid.add(noisy, noise_multiplier * most, step=1.0)
     return tuple(int(count) for count in noisy), event
+
+
+def select_label_values(
+    labels: Sequence[Sequence[Combination]], selection: LabelSelection, randomness: Randomness
+) -> list[dict[Combination, int]]:
+    """Return the values of each label column that reach a threshold, with their noisy counts.
+
+    Guarantee: that of `twinset.privacy.statement.theorems`, LABEL_VALUES. Noise is drawn for every
+    value that a record has, and a count is the whole number nearest to count + noise, as in
+    `release_label_counts`. The order is that of the counts and, of equal ones, of the values.
+
+    Args:
+        labels: of each column whose values are selected, the values of the records that are
+            counted: of a unit at most m.
+        selection: A columns, m, noise and threshold.
+        randomness: its first noise stream is used.
+    """
+    if len(labels) != selection.attributes:
+        raise ValueError("a selection of other columns was planned")
+    found: list[dict[Combination, int]] = []
+    grid = GaussianGrid(randomness.noise[0], randomness.refinement[0])
+    for column in labels:
+        counts = Counter(column)
+        noisy = np.array(list(counts.values()), dtype=np.float64)
+        grid.add(noisy, selection.deviation, step=1.0)
+        reach = zip(counts, map(int, noisy), strict=True)
+        kept = [(value, count) for value, count in reach if count >= selection.threshold]
+        found.append(dict(sorted(kept, key=lambda pair: (-pair[1], str(pair[0])))))
+    return found
 
 
 def without_negatives(noisy_counts: Sequence[int]) -> tuple[int, ...]:
@@ -309,7 +344,7 @@ def release_token_marginals(
     are public.
 
     Args:
-        units: the texts of each unit, at least one.
+        units: the texts of each unit; none: it counts among the units, and adds nothing.
         values: number of label values K of each attribute.
         weights: of V tokens, with a bound that is finite.
         noise_multiplier: σ; 0: no noise, no event and no guarantee.
@@ -329,6 +364,8 @@ def release_token_marginals(
     total, number = VectorSum(int(offsets[-1])), 0
     for texts in units:
         number += 1
+        if not texts:
+            continue
         parts: list[tuple[np.ndarray, np.ndarray]] = []  # places in the vector, what is added there
         for ids, own in texts:
             tokens, share = weights.of(ids)

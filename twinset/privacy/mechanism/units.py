@@ -27,22 +27,27 @@ class Units:
 
     Args:
         records: number of records.
-        owners: (records,) number of each record's owner, 0 … U - 1; None: each is its own.
+        owners: (records,) number of each record's unit, 0 … U - 1; None: each is its own.
         most: m, records of an owner that take part in a step.
+        units: U, if some units may have no record.
     """
 
-    def __init__(self, records: int, owners: np.ndarray | None = None, most: int = 1) -> None:
+    def __init__(
+        self, records: int, owners: np.ndarray | None = None, most: int = 1, units: int = 0
+    ) -> None:
         self._records, self._most = records, most
         self._owners = owners is not None
         if owners is not None:  # records in the order of their owners, and where each one's end
             self._order = owners.argsort(kind="stable")
-            self._ends = np.concatenate([[0], np.bincount(owners).cumsum()])
+            self._ends = np.concatenate([[0], np.bincount(owners, minlength=units).cumsum()])
 
     def __len__(self) -> int:
         return len(self._ends) - 1 if self._owners else self._records
 
     def draw(self, units: np.ndarray, stream: KeyStream) -> list[list[int]]:
         """Return the records with which units take part: of an owner m at most, drawn afresh.
+
+        A unit without a record takes part with none: it is sampled, and adds nothing.
 
         Guarantee: which of an owner's records are drawn depends on how many it has and on fresh
         random bits, never on other owners. So a batch's sum, given who is in it, is a sum of

@@ -17,6 +17,7 @@ from twinset.privacy.accounting.events import (
     Event,
     GaussianRelease,
     IndividualGaussian,
+    LabelSelection,
     MaskedAccess,
     NonPrivateAccess,
     SubsampledGaussian,
@@ -91,7 +92,7 @@ UNIFORM = Theorem(
     ),
     source="Abadi et al. 2016, 'Deep Learning with Differential Privacy', algorithm 1",
     protects=(RECORD, OWNER),
-    events=(SubsampledGaussian, GaussianRelease),
+    events=(SubsampledGaussian, GaussianRelease, LabelSelection),
 )
 
 ADAPTIVE = Theorem(
@@ -105,7 +106,7 @@ ADAPTIVE = Theorem(
     source="Boenisch et al. 2023, 'Have it your way: Individualized Privacy Assignment for "
     "DP-SGD', the variant that scales",
     protects=(RECORD,),  # weights are those of records, so owners cannot be units
-    events=(IndividualGaussian, GaussianRelease),
+    events=(IndividualGaussian, GaussianRelease, LabelSelection),
     weighs_records=True,
 )
 
@@ -141,7 +142,7 @@ SELECTIVE = Theorem(
     source="the theorem of UNIFORM, of a table of unmasked texts; the definition is close to that "
     "of Shi et al. 2022, 'Selective Differential Privacy for Language Modeling'",
     protects=(FLAGGED,),
-    events=(SubsampledGaussian, GaussianRelease, MaskedAccess),
+    events=(SubsampledGaussian, GaussianRelease, LabelSelection, MaskedAccess),
     caveats=(_FLAGGED_ONLY,),
     masks_texts=True,
 )
@@ -247,6 +248,23 @@ TRAINING = Theorem(
     "releases that may depend on earlier ones, post-processing); in numbers: `accountant`",
 )
 
+LABEL_VALUES = Theorem(
+    statement=(
+        "The values of A label columns that nobody declared are those whose noisy counts are τ or "
+        "more. A unit adds at most m records to the counts of each column, and noise N(0, σ²m²A) "
+        "is drawn for every value that a record has. Let D and D′ differ in one unit. The counts "
+        "of values that both have are one Gaussian release of multiplier σ. The others, at most "
+        "Am of them with counts of at most m, are of that unit alone. Unless noise lifts one of "
+        "them to τ, all that is released is a function of the former. That chance p does not "
+        "depend on any other noise, nor on what is released later, so p / (1 - p) is added to δ "
+        "(`LabelSelection.delta`). For g units m becomes gm. A record whose value is not selected "
+        "is left out by itself, and its unit goes on to count in N."
+    ),
+    source="Korolova et al. 2009, 'Releasing search queries and clicks privately', with Gaussian "
+    "noise: Wilkins et al. 2024, 'Exact Privacy Analysis of the Gaussian Sparse Histogram "
+    "Mechanism'",
+)
+
 TOKEN_MARGINALS = Theorem(
     statement=(
         "For every attribute, label value and token, how many texts have both; and for every "
@@ -279,7 +297,7 @@ RUN = Theorem(
         "output of mechanisms that its ledger lists completely. `guarantee` says what they come to."
     ),
     source="the theorem of the run's noise policy, composed with Gaussian releases of the label "
-    "counts and, where they are asked for, of TOKEN_MARGINALS and TEACHER",
+    "counts and, where they are asked for, of LABEL_VALUES, TOKEN_MARGINALS and TEACHER",
 )
 
 HELD_OUT = Theorem(
@@ -288,8 +306,8 @@ HELD_OUT = Theorem(
         "public: an option, or by whether there are many records. With equal coins the "
         "training parts of two tables that differ in one unit differ in that unit, or not at all: "
         "what holds of the training part for its units holds of the whole table for all, whether "
-        "or not somebody knows the coins. Nothing released is computed from what is held out, but "
-        "the set of label values, which is public; N is that of the training part, and public. "
+        "or not somebody knows the coins. Nothing released is computed from what is held out. N is "
+        "that of the training part, and public. "
         "What is measured with rows held out is computed on private rows, is covered by no "
         "guarantee, and stays with their owner."
     ),

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
+from twinset.privacy.accounting.events import LabelSelection
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT, UNIT
 
@@ -44,9 +45,9 @@ TWIN = Released(
     covers=(
         "the twin, whatever is done with it and however many rows are drawn",
         "the model and everything drawn from it",
-        "the noisy counts of labels and, where the ledger names them, what follows from those of "
-        "tokens and lengths, and the teacher with all that it predicts; and this ledger (with the "
-        "number of {unit}s taken as public)",
+        "the noisy counts of labels and, where the ledger names them, the label values selected by "
+        "such counts, what follows from those of tokens and lengths, and the teacher with all that "
+        "it predicts; and this ledger (with the number of {unit}s taken as public)",
     ),
 )
 CLASSIFIER = Released(
@@ -96,7 +97,7 @@ EXCLUDES_FLAGGED = (
 # What a sentence of its own paragraph begins with, where a guarantee is shown to people.
 _PARAGRAPHS = re.compile(
     r"(?<=\.) (?=A person with|Somebody who|Epsilon is smaller|The privacy weight of|For |"
-    r"No guarantee for|What was flagged|Taken as public|Not covered|Mind:|Treat )"
+    r"No guarantee for|What was flagged|The label values|Taken as public|Not covered|Mind:|Treat )"
 )
 
 LARGEST_DELTA_SHARE = 0.01  # of 1/N: from there on a caveat names δ
@@ -197,6 +198,14 @@ def what_holds(
             claim += (
                 f"No guarantee for {size} records together: the epsilon that follows for {change} "
                 f"up to {size} at once, {shown}, says nothing at delta {delta}. "
+            )
+    for event in ledger.events:
+        if isinstance(event, LabelSelection):
+            several = "s" if event.attributes > 1 else ""
+            whose = "records" if event.most == 1 else f"records, {event.most} of each owner at most"
+            claim += (
+                f"The label values of {event.attributes} column{several} were not declared: those "
+                f"are released that {event.threshold} {whose} or more have, by noisy counts. "
             )
     claim += (
         f"Taken as public and not protected: {'; '.join(ledger.public_inputs)}. "
