@@ -38,6 +38,7 @@ from twinset.privacy.statement.theorems import (
 from twinset.privacy.statement.theorems import (
     FLAGGED_UNIT,
     OWNER,
+    RECORD,
     THEOREMS,
     UNIFORM,
     Theorem,
@@ -67,13 +68,14 @@ OWNED_RECORDS = replace(SPENT, **asdict(OWNER))
 def test_all_of_it_follows_from_the_events_rounded_up():
     given = guarantee(replace(SPENT, caveats=("Texts were cut.",)))
     assert given.epsilon == epsilon(EVENTS, 1e-5) and given.delta == 1e-5
-    assert (given.unit, given.neighbouring) == ("record", "add or remove one record")
+    assert (given.unit, given.neighbouring) == ("record", RECORD.neighbouring)
     assert guarantee(replace(SPENT, target_epsilon=0.1)) == guarantee(SPENT)  # is not believed
     stated = float(re.search(r"\(([\d.]+), 1e-05\)-differentially private", given.sentence)[1])
     assert given.epsilon <= stated < given.epsilon + 0.01
     assert "2.52e-07" in guarantee(replace(SPENT, delta=2.5114e-07)).sentence
     for words in (
-        "each record", "add or remove one record", "at most e^", "with m records",
+        "each record", "use or leave out one record, the number of records being the same",
+        "where a given record was used is at most e^", "with m records",
         "the base model and its training data", "the set of label values",
         "the number of records", "rounding of sums", "internal/", "Mind: Texts were cut..",
     ):  # fmt: skip

@@ -24,10 +24,9 @@ One page, in the order of a run; each module's docstring says what it assumes.
 | what it guarantees to a group of units | `accounting.accountant` |
 | the same in words | `statement.wording` |
 
-The unit is one record, the neighbouring relation "add or remove one record". Where an owner of
-each record is named, it is all records of one owner, added or removed together. Of selective noise
-alone it is what was flagged in one record, which is used or left out. The number of records, the
-label set, the template, the base model and the hyper-parameters are taken as public. The ledger
-says whether the label set was declared or follows from the table.
+The unit is one record, and neighbouring tables differ in whether it is used or left out, with N as
+it is. Where an owner of each record is named, it is all records of one owner together. Of selective
+noise alone it is what was flagged in one record. The number of records, declared label values, the
+template, the base model and the hyper-parameters are taken as public.
 Nothing here imports anything of twinset outside this folder.
 """

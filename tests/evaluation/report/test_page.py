@@ -50,7 +50,7 @@ def test_the_answers_stand_on_top_and_the_guarantee_word_for_word_below(page):
     facts = one(e for e in page.root.find("p") if e.attributes.get("class") == "facts").text
     assert facts == f"6 rows · {date.today():%-d %B %Y} · twinset {__version__}"
     below = section(page, "guarantee")
-    assert claim.sentence in below.text and "record (add or remove one record)" in below.text
+    assert claim.sentence in below.text and f"record ({claim.neighbouring})" in below.text
     assert [dd.text for dd in below.find("dd")] == ["2.16", "10⁻⁵"]
     assert all(line in below.text for line in (*claim.covers, *claim.excludes))
     assert "No guarantee" not in page.root.text

@@ -1,7 +1,7 @@
 """From events to ε, and from a wanted ε back to σ. Knows no data, model or file.
 
 `epsilon` is what every guarantee rests on. It is the smaller of two *upper bounds*, each valid
-without the other, for adding or removing one record:
+without the other, for using or leaving out one record, which adds it to sums or removes it:
 
 1. Gaussian: subsampling ignored. Closed form (Balle and Wang 2018, theorem 8), exact where q = 1.
 2. Numerical composition of any size and in both directions (`composed_epsilon`). It is tight.

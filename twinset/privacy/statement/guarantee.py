@@ -83,15 +83,15 @@ def is_covered(policy: str, form: str) -> bool:
 def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
     """Say what a ledger guarantees of what was released.
 
-    Guarantee: (ε, δ)-differential privacy for adding or removing one record (or all records of one
-    owner, where the ledger says that these were sampled and clipped as one), by the composition of
+    Guarantee: (ε, δ)-differential privacy for using or leaving out one record (or all of an owner,
+    where the ledger says that these were sampled and clipped as one), by the composition of
     Poisson-subsampled Gaussian sums and Gaussian releases; of selective noise the same for using or
     leaving out one record's unmasked text, all masked texts being known. "None" wherever an
     assumption of that theorem is not stated by the ledger, ε is not finite, or δ is not below 1/N:
     then a mechanism that publishes some records word for word would pass too. From a δ of 0.01/N on
     the sentence warns of it, whether or not the ledger does (`wording.delta_caveats`). Where the
-    ledger names a size of groups, the sentence has (ε_m, δ) for adding or removing up to m records
-    at once (`accountant.group_epsilon`), or says that there is no guarantee for them.
+    ledger names a size of groups, the sentence has (ε_m, δ) for using or leaving out up to m
+    records at once (`accountant.group_epsilon`), or says that there is no guarantee for them.
     """
     theorem = THEOREMS.get((ledger.policy, ledger.policy_form), UNIFORM)
     masked = [event.detector for event in ledger.events if isinstance(event, MaskedAccess)]
@@ -212,8 +212,8 @@ def _assumptions(ledger: Ledger, theorem: Theorem, spent: float) -> list[tuple[b
 
 LITTLE = 0.99  # from this belief on, the bound alone rules out next to nothing
 _WORDS = {  # who is protected, and what nobody learns
-    UNIT: ("a record", "that it was in the table"),
-    OWNER_UNIT: ("somebody’s records", "that they were in the table"),
+    UNIT: ("a record", "that it was used"),
+    OWNER_UNIT: ("somebody’s records", "that they were used"),
     FLAGGED_UNIT: ("a record", "that what the detector flagged in it was used"),
 }
 

@@ -6,6 +6,13 @@ policy brings its `Theorem` along and hands it to `register_theorem`. Other modu
 `twinset.privacy` refer to entries by name and claim nothing themselves. What the parts of a
 mechanism must do for these theorems to hold is said where they are: `clipping`, `mechanism`.
 
+Two tables are neighbours where one unit is used in one of them and left out of the other: its
+contribution to every sum and count becomes nothing, and N, the number of units, stays the same
+("zero-out", Kairouz et al. 2021, 'Practical and Private (Deep) Learning Without Sampling or
+Shuffling', definition 1.1). So all that follows from N alone is the same in both: sample rates, δ,
+thresholds, held-out shares. To every sum, using a unit adds it and leaving it out removes it, and
+the accounts are those of adding and removing.
+
 Policies import this when options are listed, so it loads nothing but the events.
 """
 
@@ -38,10 +45,14 @@ class Protected:
 
 SAMPLER = "Poisson"
 _ALL = "all sequences, all tensors, all uses of tied weights"
-RECORD = Protected("record", "add or remove one record", f"whole record: {_ALL}")
+RECORD = Protected(
+    "record",
+    "use or leave out one record, the number of records being the same",
+    f"whole record: {_ALL}",
+)
 OWNER = Protected(
     "owner",
-    "add or remove all records of one owner",
+    "use or leave out all records of one owner, the number of owners being the same",
     f"whole owner: all its records in a step, {_ALL}",
 )
 FLAGGED = Protected(

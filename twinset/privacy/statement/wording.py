@@ -64,16 +64,16 @@ COVERS_FLAGGED = (
     "what was flagged, in the twin, however many rows are drawn",
     "what was flagged, in the model and everything drawn from it",
 )
-# In a sentence: what is in the table, what is not, and who is protected less.
+# In a sentence: what was used, what was not, and who is protected less.
 _WORDS = {
     UNIT: (
-        "a given record",
-        "that record",
+        "a given record was",
+        "it was",
         "A person with several records is covered by the group bound only: with m records",
     ),
     OWNER_UNIT: (
-        "all records of a given owner",
-        "them",
+        "all records of a given owner were",
+        "they were",
         "Somebody who is several owners is covered by the group bound only: as m owners",
     ),
 }
@@ -178,14 +178,14 @@ def what_holds(
         claim = (
             f"{released.subject} ({eps}, {delta})-differentially private for each "
             f"{ledger.unit}, under the relation '{ledger.neighbouring}': whatever anyone does with "
-            f"{released.pronoun}, the probability of any outcome with {present} in the table is at "
-            f"most {power} times its probability without {absent}, and the other way round, plus "
+            f"{released.pronoun}, the probability of any outcome where {present} used is at most "
+            f"{power} times its probability where {absent} not, and the other way round, plus "
             f"{delta}. {several}, epsilon becomes m times {eps} and delta becomes {delta} times "
             f"(e^(m times {eps}) - 1) / (e^{eps} - 1). "
         )
     caveats = (*ledger.caveats, *delta_caveats(ledger.delta, ledger.records, one_of(ledger)))
     if of_group is not None:
-        size, shown, change = ledger.group_size, up_decimals(of_group), "adding or removing"
+        size, shown, change = ledger.group_size, up_decimals(of_group), "using or leaving out"
         if ledger.unit == FLAGGED_UNIT:
             change = "using or leaving out the unmasked texts of"
         # From e^ε δ = 1 on, what has probability δ without the group may be certain with it.
