@@ -183,7 +183,8 @@ def test_labels_that_have_too_many_combinations():
     columns = {f"l{n}": [f"v{(i * 7**n) % 50}" for i in range(400)] for n in range(4)}
     frame = pd.DataFrame({"review": [f"{WORDS} {i}" for i in range(400)], **columns})
     said = "labels l0, l1, l2, l3 have more than 10000 combinations; name fewer"
-    refused(lambda: records_from_frame(frame, "review", list(columns)), said)
+    records, _ = records_from_frame(frame, "review", list(columns))
+    refused(lambda: records.schema.combinations, said)
 
 
 # --- other files ----------------------------------------------------------------------------------
