@@ -45,6 +45,8 @@ gpu:
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
 	$(BIN)/python -m typer twinset.commandline.app utils docs --name twinset --output docs/cli.md
+	$(BIN)/python -c 'from pathlib import Path; page = Path("docs/cli.md"); \
+	  page.write_text(page.read_text().replace("&#x27;", chr(39)).replace("&quot;", chr(34)))'
 	$(SITE) build --quiet
 	$(SITE) serve
 
