@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 TOOLS := .venv/.tools
-# Without a notice of the theme's authors.
+# Without a notice of the theme's authors. With --quiet, strict mode would not see warnings.
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 WORKERS := --numprocesses auto --maxprocesses 4 --dist worksteal
 
@@ -31,7 +31,7 @@ lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@if $(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null; then $(SITE) build --quiet; \
+	@if $(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null; then $(SITE) build; \
 	  else echo "the site is not checked: the extra docs is not installed (make docs does it)"; fi
 
 bench: $(INSTALLED)
@@ -47,7 +47,7 @@ docs: $(INSTALLED)
 	$(BIN)/python -m typer twinset.commandline.app utils docs --name twinset --output docs/cli.md
 	$(BIN)/python -c 'from pathlib import Path; page = Path("docs/cli.md"); \
 	  page.write_text(page.read_text().replace("&#x27;", chr(39)).replace("&quot;", chr(34)))'
-	$(SITE) build --quiet
+	$(SITE) build
 	$(SITE) serve
 
 clean:
