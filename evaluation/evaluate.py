@@ -196,14 +196,10 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
         check_table(frame, name)
         choose_columns(frame, text, attributes, name, notes)
     if (run := release.run) is not None:
-        before = len(train), len(heldout)
+        before = len(train) + len(heldout)
         train, heldout = (public_rows(rows, run.schema, run.labels) for rows in (train, heldout))
-        for name, many, rows in zip(("train", "test"), before, (train, heldout), strict=True):
-            if left_out := many - len(rows):
-                notes.append(
-                    f"{left_out} of {many} rows of `{name}` were left out: they have no text, or a "
-                    "label that the twin does not have"
-                )
+        if left_out := before - len(train) - len(heldout):
+            notes.append(f"{left_out} real rows have no text, or no label of the twin: left out")
     if heldout[text].tolist() == train[text].tolist():
         raise InputError("`test` is the training table itself; name other rows")
     # A held-out row that was trained on flatters whatever learned it by heart.

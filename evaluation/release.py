@@ -36,7 +36,7 @@ from twinset.run.run_folder import HELD_OUT as HELD_OUT_FILE
 from twinset.run.run_folder import SETTINGS, check_ended, kept_rows
 from twinset.run.story import read_source
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
-from twinset.table.columns import label_cells, label_codes, text_cells
+from twinset.table.columns import as_texts, label_cells, text_cells
 from twinset.table.labels import LabelRules
 from twinset.table.read import FORMATS, Layout, format_of, read_frame, write_frame, written_names
 from twinset.table.records import Records, check_table, choose_columns, records_from_frame
@@ -342,11 +342,10 @@ def read_labels(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
     found = {}
     for attribute in schema.attributes:
         if attribute.name in frame.columns:
-            column = frame[attribute.name]
-            codes = label_codes(column, f"the twin: column {attribute.name!r}", as_written=True)
             known = {plain(value): value for value in attribute.values}
-            values = [*(known.get(plain(value), value) for value in codes.values), None]
-            cells = [values[number] for number in codes.numbers.tolist()]
+            column = frame[attribute.name]
+            pairs = zip(column.tolist(), as_texts(column.to_frame())[attribute.name], strict=True)
+            cells = [known.get(spelt, cell) for cell, spelt in pairs]
             found[attribute.name] = pd.Series(cells, frame.index, object)
     frame = frame.assign(**found)
     frame.attrs = {}  # its source states nothing any more: nothing is guessed again
@@ -366,12 +365,10 @@ def rows_per_label(twin: pd.DataFrame, schema: Schema) -> dict[Combination, int]
     """Count a twin's rows of every combination of the schema, and refuse any other."""
     names = [attribute.name for attribute in schema.attributes]
     choose_columns(twin, schema.text, names, "the twin", [])
-    twin = read_labels(twin, schema)
-    cells = (label_cells(twin[name], f"the twin: column {name!r}") for name in names)
-    found = Counter(zip(*cells, strict=True))
-    if not found.keys() <= set(schema.combinations):
+    found, known = Counter(as_texts(twin[names]).itertuples(False, None)), schema.spelled
+    if not found.keys() <= known.keys():
         raise InputError("the twin has labels that the training table lacks; give its own table")
-    return {combination: found[combination] for combination in schema.combinations}
+    return {combination: found[spelt] for spelt, combination in known.items()}
 
 
 def take_records(records: Records, places: np.ndarray) -> Records:
