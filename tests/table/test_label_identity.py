@@ -14,6 +14,7 @@ from datasets import ClassLabel, Dataset
 from evaluation.release import Twin, labelled, public_rows, read_labels, rows_per_label
 from tests.helpers.handover import description, ledger
 from tests.helpers.labels import with_found
+from twinset.errors import InputError
 from twinset.release.share import write_share
 from twinset.sampling.twin_model import twin_frame
 from twinset.table.columns import as_texts
@@ -51,6 +52,14 @@ TYPED = {
     "float64": ([1.0, 2.5], ["1", "2.5"]),
     "int8": (np.array([-1, 1], "int8"), ["-1", "1"]),
     "bool": ([True, False], ["True", "False"]),
+    "category of floats": (pd.Categorical([1.5, 2.0]), ["1.5", "2"]),
+    "ordered floats": (pd.Categorical([2.0, 1.5], [2.0, 1.5], ordered=True), ["2", "1.5"]),
+    "category of float32": (pd.Categorical(np.array([3.3, 4.1], "float32")), ["3.3", "4.1"]),
+    "Arrow's float32": (pd.array([3.3, 4.1], "float[pyarrow]"), ["3.3", "4.1"]),
+    "dates": (
+        pd.Categorical(pd.to_datetime(["2024-02-29", "2023-01-01"]), ordered=True),
+        ["2024-02-29", "2023-01-01"],
+    ),
     "category": (pd.Categorical(["+1", "3.10"]), ["+1", "3.10"]),
     "ordered": (pd.Categorical(["low", "high"], ["low", "high"], ordered=True), ["low", "high"]),
 }
@@ -155,3 +164,14 @@ def test_what_pandas_takes_for_numbers_is_another_label(tmp_path):
         if set(map(str, inferred.dropna())) != set(values):
             lost.append(kind)
     assert len(lost) >= 6 and {"signed", "versions", "codes of diseases"} <= set(lost)
+
+
+def test_a_label_that_no_column_holds_is_a_text(tmp_path):
+    codes = ["123456789012345678901", "123456789012345678902"]
+    table_of(codes).to_csv(tmp_path / "t.csv", index=False)
+    records, _ = records_from_frame(
+        read_frame(tmp_path / "t.csv"), "text", ["label"], rules=LabelRules({"label": codes})
+    )
+    assert handed_over(records, "parquet", tmp_path / "share")[0] == table_of(codes).label.tolist()
+    with pytest.raises(InputError, match="more than 64 bits"):
+        records_from_frame(table_of([2**70, 2**71]), "text", ["label"])

@@ -168,13 +168,14 @@ def read_columns(given: Sequence[str], option: str) -> dict[str, list[Any]]:
             raise InputError(f"`{option}={one[:60]}`: write {how}, once for each column")
         if option == "labels" and values.startswith("@"):
             try:
-                lines = read_text(Path(values[1:]), SMALL).removeprefix("\ufeff").splitlines()
+                content = read_text(Path(values[1:]), SMALL).removeprefix("\ufeff")
             except InputError:
                 raise
             except (OSError, ValueError):
                 raise InputError(
                     f"`labels`: {values[1:]} cannot be read; name a UTF-8 file"
                 ) from None
+            lines = content.replace("\r\n", "\n").split("\n")  # no other character ends a value
             found[name] = [line for line in lines if line.strip()]
             continue
         try:

@@ -34,7 +34,7 @@ from twinset.table.read import FORMATS, read_frame
 TOLERANCE = 1e-4  # relative. ε differs so much between releases of numpy and scipy.
 WITNESS_TOLERANCE = 0.01  # relative. The witness's own error is up to 1 %, and usually 0.1 %.
 MOST_EVENTS = 10_000
-MOST_KINDS = 20  # of events: each takes up to 0.2 s to compose, twice. A run has six at most
+MOST_KINDS = 8  # of events that differ, which take seconds to compose. A run has six at most
 
 CANNOT_SHOW = (
     "who made these files: they are not signed, and whoever writes all three can make them agree",

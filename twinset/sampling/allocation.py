@@ -10,7 +10,7 @@ from twinset.bounds import check_number
 from twinset.config import ROWS
 from twinset.errors import InputError
 from twinset.privacy.mechanism.counts import proportional_rows
-from twinset.table.columns import facts_of
+from twinset.table.columns import facts_of, label_cells
 from twinset.table.read import read_frame
 from twinset.table.schema import Combination, Schema, plain, read_line, written_line
 
@@ -66,7 +66,9 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
         for name in columns:
             if name not in frame.columns:
                 raise InputError(f"{path}: the plan lacks the column {name!r}")
-        cells = (frame[name].tolist() for name in columns)  # each column keeps its own type
+        # labels as a table's are read
+        labels = [label_cells(frame[n], f"{path}: column {n!r}") for n in columns[:-1]]
+        cells = [*labels, frame[ROWS_COLUMN].tolist()]
         rows = facts_of(frame).rows
         for index, (*values, number) in enumerate(zip(*cells, strict=True)):
             key, row = tuple(map(plain, values)), rows.name(index)

@@ -36,6 +36,10 @@ ROWS_AT_ONCE = 10_000  # of a piece: a few megabytes of texts
 STATED = "twinset: stated by the source"  # key of a table's `attrs`
 _LARGEST = 2**53  # below it whole numbers are the same as floats
 _TRUTH = {"True": True, "False": False}
+_NARROW = {"halffloat[pyarrow]": "float16", "float[pyarrow]": "float32"}
+_NARROW |= {kind: kind for kind in ("float16", "float32")}
+_DIGITS = 400  # that no float has
+_HALF = re.compile("[\ud800-\udfff]")
 _VISIBLE = re.compile(r"[^\s\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # nor of `CONTROL`
 _KINDS = {str: pa.large_string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
 
@@ -266,13 +270,18 @@ def plain_cell(cell: Any) -> Any:
     {'20:00:00'}
     """
     if isinstance(cell, Decimal):
-        return int(cell) if cell == cell.to_integral_value() else float(cell)
+        is_whole = (
+            cell.is_finite() and cell.adjusted() < _DIGITS and cell == cell.to_integral_value()
+        )
+        return int(cell) if is_whole else float(cell)
     if isinstance(cell, datetime.date | datetime.time):
         return cell.isoformat().removesuffix("T00:00:00")
     if isinstance(cell, datetime.timedelta):
         return str(pd.Timedelta(cell).to_pytimedelta())  # also where all of a column are such
     if isinstance(cell, np.floating):
         return float(str(cell))  # 3.3 of 32 bits, which would widen to 3.299999952316284
+    if isinstance(cell, str) and _HALF.search(cell):
+        return whole_characters(cell)
     return cell.item() if isinstance(cell, np.generic) else cell
 
 
@@ -291,9 +300,12 @@ def widened(column: pd.Series) -> pd.Series:
     >>> widened(pd.Series([3.3], dtype="float32")).tolist()
     [3.3]
     """
-    if str(column.dtype).lower() not in ("float16", "float32"):
-        return column
-    return column.astype(str(column.dtype).lower()).astype(str).astype("float64")
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        values = pd.Series(column.cat.categories)
+        known = widened(values)
+        return column if known is values else column.cat.rename_categories(known)
+    kind = _NARROW.get(str(column.dtype).lower())
+    return column if kind is None else column.astype(kind).astype(str).astype("float64")
 
 
 def parse_number(text: str) -> int | float | None:
@@ -330,7 +342,8 @@ def read_text(text: str) -> int | float | bool | None:
     if text in _TRUTH:
         return _TRUTH[text]
     value = parse_number(text)
-    return value if value is not None and plain(value) == text else None
+    is_large = isinstance(value, int) and not -(2**63) <= value < 2**63  # no column holds it
+    return value if value is not None and not is_large and plain(value) == text else None
 
 
 def typed(column: pd.Series) -> pd.Series:
@@ -460,6 +473,8 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
         raise InputError(f"{place} mixes text, numbers or booleans; make them of one kind")
     numbers = np.array([*places, -1], np.int32)[own]
     codes = LabelCodes(numbers, [value for _, value in known])
+    if any(type(v) is int and not -(2**63) <= v < 2**64 for v in codes.values):
+        raise InputError(f"{place} holds whole numbers of more than 64 bits; write them as text")
     if float in kinds:
         for number, value in enumerate(codes.values):
             if isinstance(value, float) and not abs(value) <= sys.float_info.max:

@@ -20,7 +20,15 @@ import numpy as np
 import pandas as pd
 
 from twinset.errors import InputError
-from twinset.table.columns import LabelCodes, TableFacts, facts_of, parse_number, read_text
+from twinset.table.columns import (
+    LabelCodes,
+    TableFacts,
+    facts_of,
+    parse_number,
+    plain_cell,
+    read_text,
+    widened,
+)
 from twinset.table.schema import CONTROL, ORDERED, LabelValue, Schema, plain
 from twinset.table.templates import PromptFile, fitting_words
 
@@ -314,7 +322,8 @@ def _match_found(
         check_number_of_values(replace(column, codes=codes))
     values: list[LabelValue] = sorted(codes.values)
     if dtype_name(column.cells, values) == ORDERED:
-        values = [value for value in column.cells.cat.categories.tolist() if value in values]
+        order = map(plain_cell, widened(column.cells).cat.categories.tolist())
+        values = [value for value in order if value in values]
     place, places = {value: n for n, value in enumerate(values)}, []
     texts = [value for value in distinct if isinstance(value, str)]
     for value in column.codes.values:
@@ -416,7 +425,7 @@ def settle_labels(
                 check_number_of_values(replace(column, codes=codes))
                 order = sorted(codes.values)
                 if dtype_name(column.cells, order) == ORDERED:
-                    order = column.cells.cat.categories.tolist()
+                    order = [*map(plain_cell, widened(column.cells).cat.categories.tolist())]
                 values = [value for value in order if value in set(codes.values)]
                 place = {value: n for n, value in enumerate(values)}
                 moved = np.array([place[value] for value in codes.values], np.int32)

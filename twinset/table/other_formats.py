@@ -47,7 +47,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 @contextmanager
-def _one_line(message: str) -> Iterator[None]:
+def one_line(message: str) -> Iterator[None]:
     """Say in one line that a file cannot be read, whatever makes a library raise."""
     try:
         yield
@@ -134,7 +134,7 @@ def _arrow_pieces(
     A damaged one would be read beyond its ends, and an error of a text would quote it.
     """
     unfolding, most = _Unfolding(path), columns.ROWS_AT_ONCE
-    with _one_line(message):
+    with one_line(message):
         for batch in batches:
             for start in range(0, batch.num_rows, most):
                 part = batch.slice(start, most)
@@ -158,13 +158,13 @@ def _name_classes(pieces: Iterator[Piece], schema: pa.Schema, message: str) -> R
             is_class = isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
             if is_class and place >= 0 and pa.types.is_integer(schema.field(place).type):
                 names = pa.array(feature["names"], pa.string())
-                if len(names) == len(names.unique()) > 0:
+                if len(names) == len(names.unique()) > names.null_count == 0:
                     classes[name] = names
                     kind = pa.dictionary(pa.int32(), pa.string())
                     schema = schema.set(place, pa.field(name, kind))
 
     def named() -> Iterator[Piece]:
-        with _one_line(message):
+        with one_line(message):
             for rows, cells in pieces:
                 found = dict(cells)
                 for name, names in classes.items():
@@ -179,7 +179,7 @@ def _name_classes(pieces: Iterator[Piece], schema: pa.Schema, message: str) -> R
 def read_parquet(path: Path) -> Reader:
     """Return pieces and schema of Parquet."""
     message = f"{path}: not a readable Parquet file; write it again"
-    with _one_line(message):
+    with one_line(message):
         # A handle: from a path pyarrow also reads "name=value/". A buffer: else a whole group of
         # rows is read, which may be all of them.
         file = pq.ParquetFile(pa.OSFile(str(path)), buffer_size=1 << 20, pre_buffer=False)
@@ -218,7 +218,7 @@ def _parquet_batches(file: pq.ParquetFile, sizes: Sequence[int]) -> Iterator[pa.
 def read_feather(path: Path) -> Reader:
     """Return pieces and schema of Feather (version 2), or of a stream as `datasets` keeps it."""
     message = f"{path}: not a readable Feather or Arrow file; write it again"
-    with _one_line(message):
+    with one_line(message):
         raw = pa.OSFile(str(path))
         start = len(_MAGIC) if raw.read(len(_MAGIC)) == _MAGIC else 0
         raw.seek(start)
@@ -332,7 +332,7 @@ def read_excel(
     from openpyxl import load_workbook
 
     message = f"{path}: not a readable Excel file (.xlsx without a password); save it again"
-    with path.open("rb") as raw, warnings.catch_warnings(), _one_line(message):
+    with path.open("rb") as raw, warnings.catch_warnings(), one_line(message):
         warnings.simplefilter("ignore")  # of what else is in the file
         with ZipFile(raw) as parts:
             inside = sum(part.file_size for part in parts.infolist())
@@ -348,7 +348,14 @@ def read_excel(
             page = book[sheet or names[0]]
             page.reset_dimensions()  # what the file says of its size, which may be anything
             some: dict[str, list[Any]] = {}  # by column, the cells of the next piece
+            looked_at = 0
             for values in page.iter_rows(values_only=True):
+                # a file of which this many cells can be is mostly gaps
+                looked_at += max(len(values), len(some))
+                if looked_at > max(MOST_REPEATED, 10 * size):
+                    raise InputError(
+                        f"{path}: most of its cells are empty; keep the columns that you need"
+                    )
                 cells = [None if cell in _ERRORS or cell == "" else cell for cell in values]
                 while cells and cells[-1] is None:
                     cells.pop()
@@ -369,11 +376,6 @@ def read_excel(
                     raise InputError(
                         f"{path}: {row} has {len(cells)} cells where the header has {len(some)}; "
                         "name every column in the first row, and keep notes out of the table"
-                    )
-                # a file of which this many cells can be is mostly gaps
-                if len(rows.blank) * len(some) > max(MOST_REPEATED, 10 * size):
-                    raise InputError(
-                        f"{path}: most of its cells are empty; keep the columns that you need"
                     )
                 for column, cell in zip_longest(some.values(), cells):
                     column.append(cell)

@@ -82,7 +82,7 @@ _SURE = 0.2  # of what a language's letters are to be like, from 0 to 1
 _TEXT = pa.large_string()
 _DAMAGED = re.compile("[\udc80-\udcff]")  # bytes that are escaped
 _HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
-_BETWEEN = re.compile(r"[\s,]*")  # items of a JSON array
+_BETWEEN = re.compile(r"\s*(,?)\s*")  # items of a JSON array
 _AROUND = re.compile(
     r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\['
 )  # an array, and an object about it
@@ -283,6 +283,8 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
         row, is_blank = rows.next, len(cells) < 2 and not "".join(cells).strip()
         rows.blank.append(b"01"[is_blank])
         if is_blank:
+            if len(rows.blank) > MOST_REPEATED:
+                check_inflated(0, path, len(rows.blank))
             continue
         if not names:
             names = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]
@@ -309,6 +311,8 @@ def _json_items(
         for line in _read_text(path, layout, rows, "\n"):
             if not line.strip():
                 rows.blank.append(ord("1"))
+                if len(rows.blank) > MOST_REPEATED:
+                    check_inflated(0, path, len(rows.blank))
                 continue
             try:
                 yield line, json.loads(line)
@@ -316,13 +320,18 @@ def _json_items(
                 yield line, None
         return
     rows.word, at, decoder = "item", array.end(), json.JSONDecoder()
+    is_first = True
     while True:
-        if between := _BETWEEN.match(rest, at):
-            at = between.end()
+        between = _BETWEEN.match(rest, at)
+        at = between.end() if between else at
         if rest.startswith("]", at):
-            if array[1] and (rest[at + 1 :] + next(parts, "")).strip() != "}":
+            after = "".join([rest[at + 1 :], *parts]).strip()
+            if after != ("}" if array[1] else "") or (between and between[1]):
                 yield "", None
             return
+        # a comma stands between two items, and nowhere else
+        if at < len(rest) and (not between or bool(between[1]) == is_first):
+            yield "", None
         try:
             found, end = decoder.raw_decode(rest, at)
         except RecursionError:
@@ -334,7 +343,7 @@ def _json_items(
                 yield "", None
         else:
             yield rest[at:end], found
-            at = end
+            at, is_first = end, False
 
 
 def _read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool) -> Iterator[Piece]:
@@ -461,13 +470,15 @@ def read_frame(
                 else:
                     rows = RowNumbers("row", header=1)
                     pieces = _read_csv(path, layout, rows)
-            frame = columns.collect_table(pieces, schema, folder)
+            damaged = f"{name}: is no readable table; write it again"
+            with formats.one_line(damaged) if schema is not None else nullcontext():
+                frame = columns.collect_table(pieces, schema, folder)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise InputError(
                 f"{path}: its compressed data is damaged or cut off; copy it again"
             ) from None
         except OSError as error:
-            reason = error.strerror or "input/output error"
+            reason = error.strerror or "its data are damaged"  # Arrow gives no reason
             raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
     if own and len(frame.columns):
         frame = frame.apply(typed)
@@ -528,7 +539,9 @@ def write_frame(
         )
     guarded = 0
     if kind in _OWN_DELIMITERS:  # a number is spelt as everywhere: 5 for 5.0
-        cells = {name: widened(frame[name]) for name in frame if frame[name].dtype.kind == "f"}
+        # and so is one that is a category
+        kinds = {n: getattr(frame[n].dtype, "categories", frame[n]).dtype.kind for n in frame}
+        cells = {name: widened(frame[name]) for name in frame if kinds[name] == "f"}
         spelt = {
             n: [int(c) if isinstance(c, float) and c.is_integer() else c for c in column.tolist()]
             for n, column in cells.items()

@@ -87,7 +87,7 @@ def read_line(line: str) -> list[str]:
     ['York', 'Paris, Texas']
     """
     try:
-        return next(csv.reader([line], skipinitialspace=True))
+        return next(csv.reader([line], skipinitialspace=True, strict=True))
     except (csv.Error, StopIteration):
         raise ValueError("no line of values between commas") from None
 
