@@ -81,14 +81,38 @@ def test_a_threshold_without_the_units_records_is_caught(selection):
         check_attack(selection, claimed=lower)
 
 
-def test_exact_counts_are_caught(monkeypatch):
-    monkeypatch.setattr(counts.GaussianGrid, "add", lambda *_, **__: None)
+def check_noise(selection, runs=1500):
+    """A unit with m records of a value that others have moves the counts by 1/σ of their noise."""
+    totals = []  # without the unit, and with it
+    for own in ([], ["a"] * selection.most):
+        randomness = Randomness.for_tests(1)
+        columns = [["a"] * 200 + own] * selection.attributes
+        found = [select_label_values(columns, selection, randomness) for _ in range(runs)]
+        totals.append(np.array([sum(column["a"] for column in each) for each in found], float))
+    moved = (totals[1].mean() - totals[0].mean()) / max(1e-9, totals[0].std())
+    assert moved == pytest.approx(1 / selection.noise_multiplier, rel=0.12)
+
+
+@pytest.mark.parametrize("selection", TOYS)
+def test_what_others_have_too_is_covered_by_the_noise(selection):
+    check_noise(selection)
+
+
+@pytest.mark.parametrize("fault", ["exact counts", "noise of one column", "noise of one record"])
+def test_too_little_noise_is_caught(monkeypatch, fault):
+    selection = LabelSelection(0.7, 6, 2, 3)
+    if fault == "exact counts":
+        monkeypatch.setattr(counts.GaussianGrid, "add", lambda *_, **__: None)
+    else:
+        less = 2**0.5 if fault == "noise of one column" else 3
+        noise = selection.deviation / less
+        monkeypatch.setattr(LabelSelection, "deviation", property(lambda _: noise))
     with pytest.raises(AssertionError):
-        check_attack(LabelSelection(1.0, 1, 1, 1), claimed=LabelSelection(1.0, 4, 1, 1))
+        check_noise(selection)
 
 
 def test_no_order_of_records_is_in_what_is_released():
-    selection, columns = LabelSelection(1e-9, 2, 2, 1), [["a"] * 9, [3] + [2] * 4 + [1] * 4]
+    selection, columns = LabelSelection(1e-6, 2, 2, 1), [["a"] * 9, [3] + [2] * 4 + [1] * 4]
     for each in (columns, [column[::-1] for column in columns]):
         found = select_label_values(each, selection, Randomness.for_tests(0))
         assert [list(column.items()) for column in found] == [[("a", 9)], [(1, 4), (2, 4)]]

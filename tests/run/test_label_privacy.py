@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.helpers.commands import run_twinset
@@ -64,7 +65,7 @@ RUNS = {
 @pytest.mark.parametrize("more", RUNS.values(), ids=RUNS)
 def test_a_value_of_few_records_is_nowhere_and_the_run_goes_on(place, run, more):
     """Two of 80 have it, and N is as if they had another one."""
-    two = FRAME.assign(who=[i // 2 for i in range(80)])
+    two = FRAME.assign(who=[i // 4 for i in range(80)])  # twice as many as are counted of each
     two.loc[7, "sentiment"] = RARE
     two.to_csv("t.csv", index=False)
     ended = run("generate", *more, "--rows", "12", "--run", "run", "--max-tokens", "12")
@@ -80,15 +81,32 @@ def test_a_value_of_few_records_is_nowhere_and_the_run_goes_on(place, run, more)
         held = len(json.loads(Path("run/internal/held-out.json").read_text())["rows"])
         assert ledger.records == 80 - held
     else:
-        assert ledger.records == (40 if by_owner else 80)
+        assert ledger.records == (20 if by_owner else 80)
+        kept = json.loads(Path("run/internal/config.json").read_text())["selected"]["sentiment"]
+        counted = sum(number for _, number in kept)
+        assert counted == pytest.approx(40 if by_owner else 78, abs=20)
         assert "leaving out 2 of 80 rows (rows 8, 9)" in ended.err
 
 
-def test_what_is_left_out_says_nothing_else(place, tiny_base):
-    """Of two tables whose odd record has another odd value, all that is released is the same."""
+STARS = FRAME.assign(sentiment=[float(i % 2) for i in range(80)])
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        [FRAME, FRAME.replace(RARE, "something else")],
+        # of one record, another spelling of a value that is selected, or a value that is not
+        [STARS.assign(sentiment=[first, *STARS.sentiment[1:]]) for first in (0.0, -0.0)],
+        [STARS.assign(sentiment=pd.Categorical([2.5, *STARS.sentiment[1:]])),
+         STARS.assign(sentiment=pd.Categorical([7, *STARS.sentiment[1:].astype(int)]))],
+    ],
+    ids=["value", "spelling", "category"],
+)  # fmt: skip
+def test_what_is_left_out_says_nothing_else(place, tiny_base, tables):
+    """Of two tables with one odd record, all that is released is the same."""
     made = []
-    for number, odd in enumerate((RARE, "something else")):
-        table, options = FRAME.replace(RARE, odd), {"insecure_noise_seed": 3, "steps": 2}
+    for number, table in enumerate(tables):
+        options = {"insecure_noise_seed": 3, "steps": 2}
         options |= {"base_model": str(tiny_base), "batch_size": 40, "max_tokens": 12}
         columns = {"text": "text", "attributes": "sentiment", "rows": 12}
         generate(table, run=f"run{number}", progress=False, **columns, **options)

@@ -8,6 +8,7 @@ from tests.helpers.labels import with_found
 from tests.helpers.refusals import SECRET, refusal
 from twinset.config import RunConfig
 from twinset.privacy.mechanism.randomness import Randomness
+from twinset.table.columns import label_value
 from twinset.table.labels import LabelRules, nearest
 from twinset.table.read import read_frame
 from twinset.table.records import records_from_frame
@@ -99,7 +100,7 @@ def test_what_values_are_follows_from_those_that_are_found(other, tmp_path):
     """Of a CSV: numbers, however other cells are written."""
     table(["1", "2"] * 20 + [other]).to_csv(tmp_path / "t.csv", index=False)
     frame = read_frame(tmp_path / "t.csv")
-    cells = [value for value in frame.label.unique() if plain(value) in ("1", "2")]
+    cells = [label_value(value) for value in frame.label.unique() if plain(value) in ("1", "2")]
     records, _ = settled(frame, found={"label": dict.fromkeys(cells, 20)})
     assert records.schema.attributes[0] == Attribute("label", "int64", (1, 2))
 

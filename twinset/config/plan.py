@@ -320,6 +320,11 @@ def find_release_noise(
         # Gaussian releases compose as one whose σ⁻² is the sum of theirs.
         left = gaussian_noise_multiplier(target, delta) ** -2 - labels**-2
         left -= selection.noise_multiplier**-2 if selection else 0.0
+        if left <= 0:
+            raise InputError(
+                f"`label_count_share={privacy.label_count_share:g}` leaves nothing of ε for the "
+                "rest; make it smaller"
+            )
         scale = SLACK * (sum(sigma**-2 for sigma in others if sigma) / left) ** 0.5
         others = [scale * sigma for sigma in others]
     names = ("label_count_noise", "marginal_noise", "teacher_noise")

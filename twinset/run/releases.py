@@ -49,7 +49,7 @@ from twinset.sampling.tilt_fitting import (
     token_weights,
 )
 from twinset.sampling.twin_model import TwinModel
-from twinset.table.labels import OWNER, PROMPT, SELECTED, TABLE
+from twinset.table.labels import OWNER, PROMPT, SELECTED, TABLE, check_number_of_values
 from twinset.table.schema import Combination, LabelValue
 from twinset.table.templates import Template, candidate_templates
 from twinset.table.tokenization import prompt_tokens, text_budget
@@ -79,6 +79,8 @@ def find_label_values(run: Run, spends: bool) -> tuple[Found, str]:
     names, units = list(records.undeclared), records.units(config)
     run.selection = plan_selection(len(units), config.privacy, len(names), run.most)
     if run.selection is None:  # all is declared, or there is no privacy
+        for label_column in records.undeclared.values():  # of the whole table, held-out rows too
+            check_number_of_values(label_column)
         return {n: dict(Counter(records.values_of(n)).most_common()) for n in names}, TABLE
     if run.folder and run.folder.is_resumed:
         known = json.loads((run.folder.internal / SETTINGS).read_text("utf-8"))

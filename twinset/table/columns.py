@@ -285,6 +285,17 @@ def plain_cell(cell: Any) -> Any:
     return cell.item() if isinstance(cell, np.generic) else cell
 
 
+def label_value(cell: Any) -> Any:
+    """Return a cell as a label: whole floats as ints, as a column of ints with a gap has such.
+
+    >>> [label_value(cell) for cell in (5.0, -0.0, 2.5, Decimal("3.0"))]
+    [5, 0, 2.5, 3]
+    """
+    value = plain_cell(cell)
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST
+    return int(value) if is_whole else value
+
+
 def whole_characters(text: str) -> str:
     r"""Return a text in which � stands for each half of a surrogate pair, as half an emoji is.
 
@@ -413,21 +424,6 @@ class LabelCodes:
             return self
         return LabelCodes(self.numbers, [value for value in known if value is not None])
 
-    def as_whole_numbers(self, column: pd.Series | None = None) -> LabelCodes:
-        """Return ints where all values are whole numbers, no two of them equal.
-
-        Categories of a column stay as they are.
-        """
-        values: list[Any] = self.values
-        is_category = column is not None and isinstance(column.dtype, pd.CategoricalDtype)
-        if not is_category and all(
-            type(v) is int or (isinstance(v, float) and v.is_integer()) for v in values
-        ):
-            values = [int(value) for value in values]
-        places: dict[LabelValue, int] = {}
-        moved = [places.setdefault(value, len(places)) for value in values]
-        return LabelCodes(np.array([*moved, -1], np.int32)[self.numbers], list(places))
-
 
 def codes_of(own: Sequence[LabelValue], values: Sequence[LabelValue], places: Any) -> LabelCodes:
     """Return the labels of rows (N,) by their `places` in `own`, of which each is a value."""
@@ -449,9 +445,9 @@ def combined(columns: Sequence[LabelCodes]) -> Picked[tuple[LabelValue, ...]]:
 def label_codes(column: pd.Series, place: str, as_written: bool = False) -> LabelCodes:
     """Return plain Python values of one type, each once, and which of them each cell is.
 
-    Whole floats become ints: a column of ints with a gap reaches us as floats. The schema's dtype
-    makes them floats again where the column holds such. `as_written`, texts of a file that states
-    no types stay as they are: where values are declared, none may decide what another is.
+    A value is spelt by itself, so that no record's spelling of it is another's (`label_value`).
+    `as_written`, texts of a file that states no types stay as they are: where values are declared,
+    none may decide what another is.
     """
     if column.dtype == object:  # 1 and True are equal, and a list cannot be looked up
         own, found = np.arange(len(column)), column.where(column.notna(), None).tolist()
@@ -459,7 +455,7 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
         own, distinct = pd.factorize(widened(column))  # (N,) places in `distinct`; -1: a gap
         found = distinct.tolist()
     places, known = [], dict[tuple[type, Any], int]()
-    for value in map(plain_cell, found):
+    for value in map(label_value, found):
         if value is None or (isinstance(value, str) and not value.strip()):
             places.append(-1)
         elif type(value) in (str, int, float, bool):
@@ -480,7 +476,6 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
             if isinstance(value, float) and not abs(value) <= sys.float_info.max:
                 row = facts_of(column).rows.name(int((codes.numbers == number).argmax()))
                 raise InputError(f"{place}, {row}: the number is infinite; correct it")
-        codes = codes.as_whole_numbers(column)
     return codes if as_written or not facts_of(column).is_text else codes.as_numbers()
 
 

@@ -24,8 +24,8 @@ from twinset.table.columns import (
     LabelCodes,
     TableFacts,
     facts_of,
+    label_value,
     parse_number,
-    plain_cell,
     read_text,
     widened,
 )
@@ -316,13 +316,12 @@ def _match_found(
     distinct = list(dict.fromkeys(kept.values()))
     codes = LabelCodes(np.arange(len(distinct)), distinct)
     codes = codes.as_numbers() if column.facts.is_text else codes
-    codes = codes.as_whole_numbers(column.cells)
     public = {value: codes.values[n] for value, n in zip(distinct, codes.numbers, strict=True)}
     if not 2 <= len(codes.values) <= MOST_VALUES:
         check_number_of_values(replace(column, codes=codes))
     values: list[LabelValue] = sorted(codes.values)
     if dtype_name(column.cells, values) == ORDERED:
-        order = map(plain_cell, widened(column.cells).cat.categories.tolist())
+        order = map(label_value, widened(column.cells).cat.categories.tolist())
         values = [value for value in order if value in values]
     place, places = {value: n for n, value in enumerate(values)}, []
     texts = [value for value in distinct if isinstance(value, str)]
@@ -367,8 +366,7 @@ def _match_declared(
         what = {bool: "booleans", float: "numbers", str: "texts"}[kind]
         raise InputError(f"`labels`: {column.shown} holds {what}; declare different {what} for it")
     if kind is float:
-        is_whole = all(float(value).is_integer() for value in values)
-        values = [int(value) if is_whole else float(value) for value in values]
+        values = list(map(label_value, values))
     place, places = {value: number for number, value in enumerate(values)}, []
     for value in column.codes.values:
         known = read(value, kind)
@@ -388,8 +386,6 @@ def settle_found(
     """Settle a column of which nothing is declared by values that were found (`public_labels`)."""
     rows = np.arange(len(column.rows))
     column = replace(column, codes=column.codes.of_rows(rows))  # values of these rows alone
-    if whose == TABLE:
-        check_number_of_values(column)
     return public_labels(column, rules, notes, found, whose)
 
 
@@ -421,11 +417,10 @@ def settle_labels(
         else:
             codes = column.codes.of_rows(kept)
             if rules is None:
-                codes = codes.as_whole_numbers(column.cells)
                 check_number_of_values(replace(column, codes=codes))
                 order = sorted(codes.values)
                 if dtype_name(column.cells, order) == ORDERED:
-                    order = [*map(plain_cell, widened(column.cells).cat.categories.tolist())]
+                    order = [*map(label_value, widened(column.cells).cat.categories.tolist())]
                 values = [value for value in order if value in set(codes.values)]
                 place = {value: n for n, value in enumerate(values)}
                 moved = np.array([place[value] for value in codes.values], np.int32)

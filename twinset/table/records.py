@@ -475,11 +475,10 @@ def records_from_frame(
     columns = []
     for name in attributes:
         of_rows, cells = codes[name].of_rows(rows), frame[name].iloc[:0]
-        if rules is None or name in rules.names:
-            of_rows = of_rows.as_whole_numbers(cells)
         columns.append(LabelColumn(name, show([name], frame), places[name], of_rows, rows, cells))
     columns, kept = settle_labels(columns, rules, source, notes)
-    rows, owners = rows[kept], None if owners is None else owners[kept]
+    # N is of owners that have a row left, wherever others stand
+    rows, owners = rows[kept], None if owners is None else pd.factorize(owners[kept])[0]
 
     # characters that no model may see
     texts = Texts(frame[text].array, rows)

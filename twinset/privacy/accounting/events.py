@@ -11,7 +11,7 @@ from typing import Any
 
 # What double precision can account for. Beyond it squares overflow, and a ledger that somebody else
 # wrote could keep its reader computing for ever.
-SMALLEST, LARGEST = 1e-100, 1e100  # noise multipliers
+SMALLEST, LARGEST = 1e-6, 1e100  # noise multipliers
 MOST_STEPS = 2**53
 
 # What a run may release once, as its `GaussianRelease` says.
