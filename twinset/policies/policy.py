@@ -40,7 +40,7 @@ class PolicyOptions:
     """Options that all policies share. A policy with options of its own adds fields to these."""
 
     noise_policy: str = setting(
-        DEFAULT, "How noise is spread; README says which to choose.", values="NAME"
+        DEFAULT, "How noise is spread. docs/policies.md says which to choose.", values="NAME"
     )
     policy_form: PolicyForm = setting(
         "sound", "As a theorem covers it, or as published.", values="sound|published"
