@@ -211,7 +211,8 @@ def model(tiny_base, tmp_path_factory):
 @contextmanager
 def workers_here(load, devices):
     """Stand in for `start_workers`: load the model again, and draw with it in this process."""
-    yield [lambda number, latest, device=each: load(device)(number) for each in devices]
+    loaded = [load(device) for device in devices]  # here: another thread would wait for its turn
+    yield [lambda number, latest, draw=each: draw(number) for each in loaded]
 
 
 @pytest.mark.parametrize(
