@@ -173,5 +173,12 @@ def test_a_label_that_no_column_holds_is_a_text(tmp_path):
         read_frame(tmp_path / "t.csv"), "text", ["label"], rules=LabelRules({"label": codes})
     )
     assert handed_over(records, "parquet", tmp_path / "share")[0] == table_of(codes).label.tolist()
+    # what a frame's type cannot hold is declared all the same
+    halves = LabelRules({"label": [0, 1, 2.5]})
+    records, _ = records_from_frame(table_of([0, 1]), "text", ["label"], rules=halves)
+    assert records.schema.attributes[0].dtype == "float64"
+    large = pd.Series([10**16, 1e16, 2 * 10**16], dtype=object)
+    records, _ = records_from_frame(table_of(large), "text", ["label"])
+    assert records.schema.attributes[0].values == (10**16, 2 * 10**16)
     with pytest.raises(InputError, match="more than 64 bits"):
         records_from_frame(table_of([2**70, 2**71]), "text", ["label"])

@@ -292,7 +292,7 @@ def label_value(cell: Any) -> Any:
     [5, 0, 2.5, 3]
     """
     value = plain_cell(cell)
-    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _LARGEST
+    is_whole = isinstance(value, float) and value.is_integer() and -(2**63) <= value < 2**64
     return int(value) if is_whole else value
 
 

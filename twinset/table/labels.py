@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from os.path import commonprefix
@@ -322,7 +323,7 @@ def _match_found(
     values: list[LabelValue] = sorted(codes.values)
     if dtype_name(column.cells, values) == ORDERED:
         order = map(label_value, widened(column.cells).cat.categories.tolist())
-        values = [value for value in order if value in values]
+        values = [value for value in dict.fromkeys(order) if value in values]
     place, places = {value: n for n, value in enumerate(values)}, []
     texts = [value for value in distinct if isinstance(value, str)]
     for value in column.codes.values:
@@ -447,4 +448,7 @@ def dtype_name(column: pd.Series, values: Sequence[LabelValue]) -> str:
         stated = "" if facts.types is None else facts.types.get(str(column.name), stated)
     if not stated or stated.startswith(_CONVERTED) or (stated == "object" and own != "str"):
         return own
-    return stated
+    with suppress(ValueError, TypeError, OverflowError):  # what is declared may not fit
+        if widened(pd.Series(list(values), dtype=stated)).tolist() == list(values):
+            return stated
+    return own

@@ -68,6 +68,13 @@ _LABEL_NAMES = frozenset(
     "emotion verdict polarity grade".split()
 )
 _SENTENCE = re.compile(r"[.,;!?]\s|[.,;!]$|[，。！？]")
+# Characters that are not drawn: format and control characters (no blanks), variation selectors,
+# fillers, an empty pattern of dots.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u115f\u1160"
+    "\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 _WIDE = re.compile("[\u2e80-\ud7af]")
 
 
@@ -522,13 +529,11 @@ def records_from_frame(
 def _one_spelling(owner: str) -> str:
     r"""Return an owner's name without what people do not see: a person must not become several.
 
-    >>> {_one_spelling(name) for name in ("p1", "P1 ", "\u200bp1\xa0")}
+    >>> {_one_spelling(name) for name in ("p1", "P1 ", "\u200bp1\xa0", "p1\ufe0f", "p\x001")}
     {'p1'}
     """
-    shown = (
-        one for one in unicodedata.normalize("NFKC", owner) if unicodedata.category(one) != "Cf"
-    )
-    return " ".join("".join(shown).split()).casefold()
+    shown = unicodedata.normalize("NFKC", _UNSEEN.sub("", owner))
+    return " ".join(shown.split()).casefold()
 
 
 def without_reserved(

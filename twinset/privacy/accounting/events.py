@@ -25,7 +25,7 @@ _RANGES: dict[str, tuple[float, float, str]] = {
         SMALLEST, LARGEST, f"finite and above 0, from {SMALLEST:g} to {LARGEST:g}"
     ),
     "sample_rate": (_ABOVE_0, 1.0, "above 0 and at most 1"),
-    "least_share": (_ABOVE_0, 1.0, "above 0 and at most 1"),
+    "least_share": (SMALLEST, 1.0, f"at least {SMALLEST:g} and at most 1"),
     **dict.fromkeys(
         ("steps", "threshold", "attributes", "most"),
         (1, MOST_STEPS, "a whole number of at least 1"),
