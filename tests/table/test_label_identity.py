@@ -38,6 +38,7 @@ SPELT = {
     "whole numbers": ["-1", "0", "12"],
     "numbers": ["1.5", "2", "0.25"],
     "large numbers": ["9007199254740993", "9007199254740992"],
+    "large numbers and a fraction": ["9007199254740993", "9007199254740992", "2.5"],
     "ways to say nothing": ["NA", "None", "null", "nan"],
     "dates": ["3-5", "2024-01-02"],
     "quotes and commas": ['say "yes"', "a, b", "it's"],

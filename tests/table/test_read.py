@@ -1,6 +1,7 @@
 """Files of every format: read and written alike, or refused."""
 
 import gc
+import json
 import os
 import resource
 from functools import partial
@@ -11,7 +12,10 @@ import pytest
 from datasets import Dataset, DatasetDict, load_dataset
 
 from tests.helpers.refusals import refusal
+from twinset.errors import InputError
+from twinset.table import read
 from twinset.table.read import FORMULA_STARTS, read_frame, write_frame, written_names
+from twinset.table.records import records_from_frame
 
 TEXTS = ['plain, "quoted"', "two\nlines\r\nthree", "a\rreturn", "ünïcödé 日本 🙂", "NA", "null"]
 
@@ -192,3 +196,28 @@ def test_texts_lie_in_a_file_without_a_name_that_goes_with_them(tmp_path, monkey
     del frame
     gc.collect()
     assert str(tmp_path) not in maps.read_text()
+
+
+def test_an_array_is_read_wherever_its_blocks_end(tmp_path, monkeypatch):
+    table = [{"text": f"number {i}, [and] more", "label": "ab"[i % 2]} for i in range(9)]
+    path = tmp_path / "t.json"
+    for indent in (None, 1):
+        path.write_text(json.dumps(table, indent=indent))
+        for block in range(2, 130):
+            monkeypatch.setattr(read, "_BLOCK", block)
+            assert read_frame(path).to_dict("records") == table
+    monkeypatch.undo()
+    for wrong in ("[{}{}]", "[{},]", "[,{}]", "[{}][{}]", "\n"):
+        path.write_text(wrong)
+        with pytest.raises(InputError):
+            records_from_frame(read_frame(path), "text", ["label"])
+
+
+def test_half_a_character_of_utf_16_is_its_records_own(tmp_path):
+    rows = [f"Zeile {i} mit größerem Text;{'ab'[i % 2]}" for i in range(24)]
+    whole = "\ufeff" + "\n".join(["text;label", *rows, ""])
+    data = whole.encode("utf-16-be").replace("Zeile 5 ".encode("utf-16-be"), b"\xd8\x3d" * 3)
+    (tmp_path / "t.csv").write_bytes(data)
+    frame = read_frame(tmp_path / "t.csv")
+    assert len(frame) == 24 and frame.text[6] == "Zeile 6 mit größerem Text"
+    assert frame.text[5] == "\ufffd" * 3 + "mit größerem Text"

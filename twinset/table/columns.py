@@ -296,6 +296,12 @@ def label_value(cell: Any) -> Any:
     return int(value) if is_whole else value
 
 
+def no_dtype_holds(values: Sequence[Any]) -> bool:
+    """Return whether whole numbers stand beside fractions that are too large for a float."""
+    is_large = any(type(v) is int and abs(v) > _LARGEST for v in values)
+    return is_large and any(isinstance(v, float) for v in values)
+
+
 def whole_characters(text: str) -> str:
     r"""Return a text in which � stands for each half of a surrogate pair, as half an emoji is.
 
@@ -420,7 +426,11 @@ class LabelCodes:
         [[1], ['1.0']]
         """
         known = [read_text(value) if isinstance(value, str) else None for value in self.values]
-        if None in known or len({type(value) is bool for value in known}) != 1:
+        if (
+            None in known
+            or no_dtype_holds(known)
+            or len({type(value) is bool for value in known}) != 1
+        ):
             return self
         return LabelCodes(self.numbers, [value for value in known if value is not None])
 
@@ -471,6 +481,8 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
     codes = LabelCodes(numbers, [value for _, value in known])
     if any(type(v) is int and not -(2**63) <= v < 2**64 for v in codes.values):
         raise InputError(f"{place} holds whole numbers of more than 64 bits; write them as text")
+    if no_dtype_holds(codes.values):
+        raise InputError(f"{place} holds fractions and large whole numbers; write them as text")
     if float in kinds:
         for number, value in enumerate(codes.values):
             if isinstance(value, float) and not abs(value) <= sys.float_info.max:

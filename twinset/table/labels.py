@@ -26,6 +26,7 @@ from twinset.table.columns import (
     TableFacts,
     facts_of,
     label_value,
+    no_dtype_holds,
     parse_number,
     read_text,
     widened,
@@ -360,6 +361,8 @@ def _match_declared(
     kind: type = type(column.codes.values[0])
     if not has_types:
         kind = next(k for k in (bool, float, str) if all(read(v, k) is not None for v in given))
+        if kind is float and no_dtype_holds([read(v, kind) for v in given]):
+            kind = str
     elif kind not in (bool, str):
         kind = float
     values = [value for value in (read(each, kind) for each in given) if value is not None]

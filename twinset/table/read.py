@@ -78,6 +78,7 @@ _ENCODINGS = (
     *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "koi8_r"),
     *("cp932", "gb18030", "big5", "cp949", "mac_roman"),
 )
+_WIDE_UNITS = ("utf-16", "utf-32", "utf_16", "utf_32")
 _SURE = 0.2  # of what a language's letters are to be like, from 0 to 1
 _TEXT = pa.large_string()
 _DAMAGED = re.compile("[\udc80-\udcff]")  # bytes that are escaped
@@ -190,7 +191,7 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
         given = mark
     elif given is None and 3 * more > size and 10 * fewer < more:  # Latin letters in UTF-16
         given = "utf-16-le" if odd > even else "utf-16-be"
-    if given is not None and given.startswith(("utf-16", "utf-32", "utf_16", "utf_32")):
+    if given is not None and given.startswith(_WIDE_UNITS):
         return given, 0
     if 10 * (even + odd) > size:
         raise InputError(f"{path}: is not text but some other kind of file; save it as CSV")
@@ -229,8 +230,10 @@ def _read_text(
     and looking for the escapes names the right row. Where the encoding was detected, � stands for
     each of them: a record's damage is its own. A header, or an encoding that was given, is refused.
     """
-    ends = newline or ""
-    with io.TextIOWrapper(open_bytes(path), layout.encoding, "surrogateescape", ends) as text:
+    ends, errors = newline or "", "surrogateescape"
+    if layout.is_told and not layout.strict and str(layout.encoding).startswith(_WIDE_UNITS):
+        errors = "replace"  # of whole code units: a byte that is escaped would shift all others
+    with io.TextIOWrapper(open_bytes(path), layout.encoding, errors, ends) as text:
         try:
             for part in iter(partial(text.read, _BLOCK), "") if newline is None else text:
                 if "\0" in part and layout.strict:
@@ -322,7 +325,7 @@ def _json_items(
     rows.word, at, decoder = "item", array.end(), json.JSONDecoder()
     is_first = True
     while True:
-        between = _BETWEEN.match(rest, at)
+        before, between = at, _BETWEEN.match(rest, at)
         at = between.end() if between else at
         if rest.startswith("]", at):
             after = "".join([rest[at + 1 :], *parts]).strip()
@@ -338,7 +341,7 @@ def _json_items(
             yield "", None
         except ValueError:  # it may be longer than what was read: as much again is read
             more = "".join(islice(parts, 1 + (len(rest) - at) // _BLOCK))
-            rest, at = rest[at:] + more, 0
+            rest, at = rest[before:] + more, 0  # with the comma before it
             if not more or len(rest) > MOST_LINE:
                 yield "", None
         else:
@@ -375,7 +378,8 @@ def _read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool)
             yield len(some), {name: [each.get(name) for each in some] for name in names}
             some = []
     if (
-        len(rows.blank) == 1
+        len(some) == 1
+        and rows.blank.count(b"0") == 1
         and some[0]
         and all(isinstance(cell, dict | list) for cell in some[0].values())
     ):
