@@ -220,10 +220,10 @@ def test_another_twin_is_caught_though_its_hash_fits(tmp_path, format, change, m
 def test_a_statement_of_too_many_events_or_bytes_is_refused_before_it_is_composed(
     tmp_path, monkeypatch
 ):
-    different = tuple(SubsampledGaussian(9 + i / 99, 1.0, 1) for i in range(21))
+    different = tuple(SubsampledGaussian(9 + i / 99, 1.0, 1) for i in range(9))
     monkeypatch.setattr("twinset.release.verify.guarantee", None)  # is never asked
     hand_over(tmp_path, ledger(different))
-    assert "more than 20 events that differ" in refusal(tmp_path)
+    assert "more than 8 events that differ" in refusal(tmp_path)
     hand_over(tmp_path)
     monkeypatch.setattr(verification, "MOST_EVENTS", 1)
     assert "more than 1 events" in refusal(tmp_path)

@@ -154,8 +154,8 @@ class LabelSelection(_Checked):
         at most m + noise, where m is that of all of them. p is at most the sum of the chances that
         one such count, rounded to a whole number, reaches τ. The cost is p / (1 - p).
 
-        >>> round(LabelSelection(2.0, 12, 1, 1).delta(), 8)
-        7.6e-07
+        >>> round(LabelSelection(2.0, 12, 1, 1).delta(), 9)
+        7.6e-08
         """
         most = units * self.most
         away = (self.threshold - 0.5 - most) / self.deviation
