@@ -357,7 +357,8 @@ def public_rows(frame: pd.DataFrame, schema: Schema, rules: LabelRules) -> pd.Da
     # A real row with a label that the run did not release can't be compared with the twin.
     names, rules = [a.name for a in schema.attributes], replace(rules, drop=True)
     records, _ = records_from_frame(frame, schema.text, names, drop_empty=True, rules=rules)
-    labels = [schema.spelled[tuple(map(plain, row))] for row in records.labels]
+    known = schema.spelled
+    labels = [known[tuple(map(plain, row))] for row in records.labels]
     return twin_frame(schema, records.texts, labels)
 
 

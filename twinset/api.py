@@ -366,9 +366,9 @@ class Twinset:
             )
         # The table that is written is built from the cells alone. A caller's table has more:
         # categories that no row has, attributes and an order, which may tell of other tables.
-        schema = model.schema
+        schema, known = model.schema, model.schema.spelled
         cells = as_texts(twin[[a.name for a in schema.attributes]]).itertuples(index=False)
-        labels = [schema.spelled[tuple(row)] for row in cells]
+        labels = [known[tuple(row)] for row in cells]
         twin = twin_frame(schema, twin[schema.text].astype(str).tolist(), labels)
         twin = twin.sample(frac=1, random_state=0).reset_index(drop=True)
         if place.is_file() or (place.is_dir() and any(place.iterdir())):

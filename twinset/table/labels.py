@@ -24,6 +24,7 @@ from twinset.errors import InputError
 from twinset.table.columns import (
     LabelCodes,
     TableFacts,
+    codes_of,
     facts_of,
     label_value,
     no_dtype_holds,
@@ -321,10 +322,7 @@ def _match_found(
     public = {value: codes.values[n] for value, n in zip(distinct, codes.numbers, strict=True)}
     if not 2 <= len(codes.values) <= MOST_VALUES:
         check_number_of_values(replace(column, codes=codes))
-    values: list[LabelValue] = sorted(codes.values)
-    if dtype_name(column.cells, values) == ORDERED:
-        order = map(label_value, widened(column.cells).cat.categories.tolist())
-        values = [value for value in dict.fromkeys(order) if value in values]
+    values = in_order(codes.values, column.cells)
     place, places = {value: n for n, value in enumerate(values)}, []
     texts = [value for value in distinct if isinstance(value, str)]
     for value in column.codes.values:
@@ -380,17 +378,12 @@ def _match_declared(
     return values, places
 
 
-def settle_found(
-    column: LabelColumn,
-    rules: LabelRules,
-    notes: list[str],
-    found: Mapping[LabelValue, int],
-    whose: str,
-) -> LabelColumn:
-    """Settle a column of which nothing is declared by values that were found (`public_labels`)."""
-    rows = np.arange(len(column.rows))
-    column = replace(column, codes=column.codes.of_rows(rows))  # values of these rows alone
-    return public_labels(column, rules, notes, found, whose)
+def in_order(values: Sequence[LabelValue], column: pd.Series) -> list[LabelValue]:
+    """Return label values as they are published: those of ordered categories in their order."""
+    if dtype_name(column, values) != ORDERED:
+        return sorted(values)
+    order = map(label_value, widened(column).cat.categories.tolist())
+    return [value for value in dict.fromkeys(order) if value in values]
 
 
 def settle_labels(
@@ -422,13 +415,7 @@ def settle_labels(
             codes = column.codes.of_rows(kept)
             if rules is None:
                 check_number_of_values(replace(column, codes=codes))
-                order = sorted(codes.values)
-                if dtype_name(column.cells, order) == ORDERED:
-                    order = [*map(label_value, widened(column.cells).cat.categories.tolist())]
-                values = [value for value in order if value in set(codes.values)]
-                place = {value: n for n, value in enumerate(values)}
-                moved = np.array([place[value] for value in codes.values], np.int32)
-                codes = LabelCodes(moved[codes.numbers], values)
+                codes = codes_of(codes.values, in_order(codes.values, column.cells), codes.numbers)
             column = replace(column, dtype=dtype_name(column.cells, codes.values))
         settled[number] = replace(column, codes=codes, rows=column.rows[kept])
     return settled, kept

@@ -230,8 +230,8 @@ def _read_text(
     and looking for the escapes names the right row. Where the encoding was detected, � stands for
     each of them: a record's damage is its own. A header, or an encoding that was given, is refused.
     """
-    ends, errors = newline or "", "surrogateescape"
-    if layout.is_told and not layout.strict and str(layout.encoding).startswith(_WIDE_UNITS):
+    ends, errors, mends = newline or "", "surrogateescape", layout.is_told and not layout.strict
+    if mends and str(layout.encoding).startswith(_WIDE_UNITS):
         errors = "replace"  # of whole code units: a byte that is escaped would shift all others
     with io.TextIOWrapper(open_bytes(path), layout.encoding, errors, ends) as text:
         try:
@@ -242,8 +242,8 @@ def _read_text(
                     )
                 if len(part) > MOST_LINE:
                     raise InputError(f"{path}: {_TOO_LONG}")
-                mends = layout.is_told and not layout.strict and rows.next != "the header"
-                part = _DAMAGED.sub("\ufffd", part) if mends else part
+                if mends and rows.next != "the header":
+                    part = _DAMAGED.sub("\ufffd", part)
                 part.encode()
                 yield part.replace("\0", "")  # C libraries see the end of a cell in it
         except UnicodeError:

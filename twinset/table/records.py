@@ -49,7 +49,7 @@ from twinset.table.labels import (
     LabelColumn,
     LabelRules,
     dtype_name,
-    settle_found,
+    public_labels,
     settle_labels,
 )
 from twinset.table.schema import CONTROL, Attribute, Combination, LabelValue, Schema, plain
@@ -127,9 +127,10 @@ class Records:
             own = [combination[place] for combination in labels.items]
             codes = codes_of(own, attribute.values, labels.places)
             if column is not None:
+                own_codes = codes.of_rows(np.arange(len(texts.places)))  # of these rows alone
+                column = replace(column, codes=own_codes, rows=texts.places)
                 here = found[attribute.name]
-                column = replace(column, codes=codes, rows=texts.places)
-                column = settle_found(column, self.rules, notes, here, whose)
+                column = public_labels(column, self.rules, notes, here, whose)
                 codes = column.codes
                 attribute = Attribute(attribute.name, column.dtype, tuple(codes.values))
             columns.append((attribute, codes, column.whose if column else None))
