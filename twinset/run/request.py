@@ -240,6 +240,12 @@ class Run:
         """Number of records that one unit has at most: of an owner in a step or count, else 1."""
         return 1 if self.owned is None else self.config.privacy.max_records_per_owner
 
+    def tell(self, *notes: str) -> None:
+        """Say notes to the owner, and keep them for `internal/notes.txt`."""
+        self.notes = (*self.notes, *notes)
+        for note in notes:
+            self.progress.say(note)
+
     def settings(self) -> dict[str, Any]:
         """Return what the run is made from, as plain values. `internal/` keeps it."""
         from twinset.sampling.allocation import RowsRequest

@@ -143,14 +143,10 @@ def read(run: Run) -> None:
         )
         reserved = special_token_strings(run.base.tokenizer)
         records, more = without_reserved(records, frame, reserved, source.name, source.strict)
-        run.notes = (*run.notes, *more)
-        for note in more:
-            progress.say(note)
+        run.tell(*more)
         tokenizer = run.base.tokenizer
         if tokenizer.decode(tokenizer("A", add_special_tokens=False).input_ids).strip() == "a":
-            lower = "the base model knows no capital letters, and the twin will have none"
-            run.notes = (*run.notes, lower)
-            progress.say(lower)
+            run.tell("the base model knows no capital letters, and the twin will have none")
         if run.folder and run.folder.is_resumed:
             run.held_rows = kept_rows(run.folder.internal)
         else:
@@ -188,9 +184,7 @@ def select(run: Run, spends: bool = True) -> None:
                     f"{source.name}: a value of {attribute.name!r} contains a special token of the "
                     "base model; correct it"
                 )
-        for note in notes:
-            run.progress.say(note)
-        run.notes = (*run.notes, *notes)
+        run.tell(*notes)
         run.template = (
             source.prompt
             if isinstance(source.prompt, Template)
@@ -240,9 +234,7 @@ def plan(run: Run) -> None:
                 "texts as for English: it has hardly read their language, and the twin will not "
                 "read well; choose another `base_model`"
             )
-        for note in about:
-            progress.say(note)
-        run.notes = (*run.notes, *about)
+        run.tell(*about)
         if known is not None:
             run.rows_seconds = known["rows"]["seconds"]
             return
