@@ -34,7 +34,8 @@ def test_support_by_its_command(tiny_base, tmp_path, capsys, monkeypatch):
         assert expected in ended.out
     first, _, then = ended.err.partition("the demo takes about ")  # before anything is made
     assert "--base-model gpt2-mini is several times quicker" in then
-    assert "speed measured 4/4" in first and "texts in tokens" not in first and "rows 16/16" in then
+    assert "speed measured 4/4" in first and "the twin will not have" not in first
+    assert then.count("the twin will not have") == 1 and "rows 16/16" in then
     assert "Taken as public" not in ended.out  # the card says it
     assert str(run / "share") in ended.out.replace("\n", "")
     twin = pd.read_parquet(run / "share" / "twin.parquet")
