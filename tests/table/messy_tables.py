@@ -189,6 +189,10 @@ READ = {
         cells(FRENCH).encode() + b"caf\xff and\xc3,bad\n", "1 text holds �", "t.csv", 41, FRENCH[0]
     ),
     "characters that were lost": Messy(cells(changed(TEXTS, _3="caf\ufffd")), "1 text holds �"),
+    "labels with lost characters": Messy(
+        cells(labels=changed(LABELS, _3="caf\ufffd", _5="caf\ufffd")),
+        "in 2 rows, first in row 5: labels that differed there alone are one",
+    ),
     "few rows without text": Messy(cells(EMPTY_ROWS), LEFT_OUT.format(2), records=38),
     "few rows without label": Messy(
         cells(labels=changed(LABELS, _5="", _6="")), LEFT_OUT.format(2), records=38
@@ -299,6 +303,11 @@ REFUSED = {
     "NUL characters, strictly": Messy(cells(NULS), "row 2 has a NUL", options=STRICT),
     "characters that were lost, strictly": Messy(
         cells(changed(TEXTS, _3="caf\ufffd")), "row 5: contains �", options=STRICT
+    ),
+    "labels with lost characters, strictly": Messy(
+        cells(labels=changed(LABELS, _3="caf\ufffd")),
+        "in one row, row 5; save the file as",
+        options=STRICT,
     ),
     "controls, strictly": Messy(cells(BELLS), "row 2: contains a control", options=STRICT),
     "empty rows, strictly": Messy(cells(EMPTY_ROWS), "first in row 3", options=STRICT),

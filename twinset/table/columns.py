@@ -12,6 +12,7 @@ record's part covers that.
 from __future__ import annotations
 
 import datetime
+import math
 import mmap
 import re
 import sys
@@ -268,8 +269,12 @@ def plain_cell(cell: Any) -> Any:
     (4.5, '2024-02-29')
     >>> {plain_cell(pd.Timedelta("20h")), plain_cell(datetime.timedelta(hours=20))}
     {'20:00:00'}
+    >>> plain_cell(pd.Timedelta(1, "ns"))
+    '0:00:00.000000001'
     """
     if isinstance(cell, Decimal):
+        if cell.is_snan():
+            return math.nan
         is_whole = (
             cell.is_finite() and cell.adjusted() < _DIGITS and cell == cell.to_integral_value()
         )
@@ -277,7 +282,9 @@ def plain_cell(cell: Any) -> Any:
     if isinstance(cell, datetime.date | datetime.time):
         return cell.isoformat().removesuffix("T00:00:00")
     if isinstance(cell, datetime.timedelta):
-        return str(pd.Timedelta(cell).to_pytimedelta())  # also where all of a column are such
+        text = str(datetime.timedelta(cell.days, cell.seconds, cell.microseconds))
+        rest = getattr(cell, "nanoseconds", 0)  # pandas has these, Python has not
+        return f"{text}{'' if cell.microseconds else '.000000'}{rest:03}" if rest else text
     if isinstance(cell, np.floating):
         return float(str(cell))  # 3.3 of 32 bits, which would widen to 3.299999952316284
     if isinstance(cell, str) and _HALF.search(cell):

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.extensions import ExtensionDtype
 
 from twinset.errors import InputError
 from twinset.table.columns import (
@@ -426,7 +427,8 @@ def dtype_name(column: pd.Series, values: Sequence[LabelValue]) -> str:
 
     Where nothing states it (CSV, TSV, Excel, JSONL), it follows from all cells, and tells of single
     ones: 1 and 2 are int64, and float64 where one row has a gap. A gap does the same to whole
-    numbers of Parquet and of a table in memory. A number makes objects of its texts.
+    numbers of Parquet. A number makes objects of its texts. Of a table in memory only the family
+    is taken (numpy, nullable, Arrow, category): pandas may have chosen the rest by one cell.
     """
     if isinstance(column.dtype, pd.CategoricalDtype) and column.dtype.ordered:
         return ORDERED
@@ -434,8 +436,15 @@ def dtype_name(column: pd.Series, values: Sequence[LabelValue]) -> str:
     own = str(pd.Series(list(values)).dtype)
     if not facts.states_types:
         return own
-    if stated in ("float64", "object"):
-        stated = "" if facts.types is None else facts.types.get(str(column.name), stated)
+    if facts.types is None and not isinstance(column.dtype, pd.CategoricalDtype):
+        if isinstance(column.dtype, pd.ArrowDtype):
+            stated = str(pd.Series(list(values)).convert_dtypes(dtype_backend="pyarrow").dtype)
+        elif isinstance(column.dtype, ExtensionDtype) and own != stated:
+            stated = str(pd.Series(list(values)).convert_dtypes().dtype)
+        else:
+            stated = own
+    elif facts.types is not None and stated in ("float64", "object"):
+        stated = facts.types.get(str(column.name), stated)
     if not stated or stated.startswith(_CONVERTED) or (stated == "object" and own != "str"):
         return own
     with suppress(ValueError, TypeError, OverflowError):  # what is declared may not fit

@@ -484,6 +484,15 @@ def records_from_frame(
     for name in attributes:
         of_rows, cells = codes[name].of_rows(rows), frame[name].iloc[:0]
         columns.append(LabelColumn(name, show([name], frame), places[name], of_rows, rows, cells))
+    for column in columns:
+        numbers = [n for n, v in enumerate(column.codes.values) if isinstance(v, str) and LOST in v]
+        damaged = rows[np.isin(column.codes.numbers, numbers)]
+        if len(damaged):
+            few = f"{len(damaged)} rows, first in" if len(damaged) > 1 else "one row,"
+            hold = f"holds {_LOST} in {few} {facts.rows.name(damaged[0])}"
+            if strict:
+                raise InputError(f"{column.place}: {hold}; save the file as UTF-8")
+            notes.append(f"{column.shown} {hold}: labels that differed there alone are one label")
     columns, kept = settle_labels(columns, rules, source, notes)
     # N is of owners that have a row left, wherever others stand
     rows, owners = rows[kept], None if owners is None else pd.factorize(owners[kept])[0]
@@ -554,6 +563,8 @@ def without_reserved(
     if not tokens:
         return records, []
     token = re.compile("|".join(map(re.escape, tokens)))
+    # what no token holds: the parts that it leaves make no other token
+    gap = next(each for each in (" ", *map(chr, range(33, 0x3000))) if each not in "".join(tokens))
     what = "a special token of the base model"
     _refuse_where(records, frame, source, token.search, what, texts_too=strict)
     texts = records.texts
@@ -561,10 +572,7 @@ def without_reserved(
     before, bad = texts.change, sum(token.search(cell) is not None for cell in texts)
 
     def cleaned(cell: str) -> str:
-        cell = cell if before is None else before(cell)
-        while token.search(cell):  # what is left may make another one
-            cell = token.sub(" ", cell)
-        return cell
+        return token.sub(gap, cell if before is None else before(cell))
 
     if not bad:
         return records, []
