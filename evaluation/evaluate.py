@@ -31,10 +31,11 @@ from twinset.run.run_folder import HELD_OUT as HELD_OUT_FILE
 from twinset.run.run_folder import SETTINGS
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.choose import check_table, choose_columns
 from twinset.table.columns import facts_of
 from twinset.table.labels import LabelRules
 from twinset.table.read import STDIN, UNNAMED, Layout, read_frame, write_frame
-from twinset.table.records import check_table, choose_columns, with_joined_text
+from twinset.table.records import with_joined_text
 
 from .fidelity.measures import fidelity
 from .findings import FIRST, RUNS, Findings

@@ -36,10 +36,11 @@ from twinset.run.run_folder import HELD_OUT as HELD_OUT_FILE
 from twinset.run.run_folder import SETTINGS, check_ended, kept_rows
 from twinset.run.story import read_source
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
+from twinset.table.choose import check_table, choose_columns
 from twinset.table.columns import as_texts, label_cells, text_cells
 from twinset.table.labels import LabelRules
 from twinset.table.read import FORMATS, Layout, format_of, read_frame, write_frame, written_names
-from twinset.table.records import Records, check_table, choose_columns, records_from_frame
+from twinset.table.records import Records, records_from_frame
 from twinset.table.schema import Combination, Schema, plain
 from twinset.table.templates import Template
 

@@ -28,7 +28,7 @@ LINES = {
     "twinset": (21_700, 20_500),
     "twinset/commandline": (1_050, 900),
     "twinset/run": (2_650, 2_200),
-    "twinset/table": (3_230, 2_600),
+    "twinset/table": (3_260, 2_600),
     "twinset/sampling": (2_200, 2_200),
     "twinset/training": (900, 900),
     "twinset/pretraining": (710, 500),
@@ -40,7 +40,7 @@ LINES = {
     "evaluation": (7_530, 7_500),  # without papers and bench
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (17_400, 16_000),
+    "tests": (17_450, 16_000),
 }
 MOST_FILES = 250
 LONGEST_FILE = 610  # goal 600

@@ -28,9 +28,9 @@ import numpy as np
 
 from twinset.errors import InputError
 from twinset.files.atomic import write_text
+from twinset.table.choose import check_table, show
 from twinset.table.columns import facts_of, label_cells, text_cells
 from twinset.table.read import read_frame
-from twinset.table.records import check_table, show
 
 PLACEHOLDER = "___"
 NOT_PROTECTED = (

@@ -1,0 +1,181 @@
+"""Which column holds the text and which hold labels, and what messages call a column.
+
+A name that the owner did not give is quoted only where the cells tell that it is a name: without a
+header row it would be somebody's cell. That a column is guessed counts as public.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from numbers import Number
+
+import numpy as np
+import pandas as pd
+
+from twinset.errors import InputError
+from twinset.files.limits import check_names
+from twinset.table.columns import Texts, blocks, facts_of, label_codes
+
+_GUESS_LABELS, _GUESS_WORDS = 50, 4  # values of labels at most, words of texts at least
+_FIRST = 1000  # cells that a missing header is recognised by
+# What people call a column of labels. One of these is taken however rare some of its values are.
+_LABEL_NAMES = frozenset(
+    "label labels sentiment class category categories stars rating ratings score target topic "
+    "emotion verdict polarity grade".split()
+)
+_SENTENCE = re.compile(r"[.,;!?]\s|[.,;!]$|[，。！？]")
+_WIDE = re.compile("[\u2e80-\ud7af]")
+
+
+def check_table(frame: pd.DataFrame, source: str) -> None:
+    """Refuse a table without rows, or whose columns cannot be named."""
+    check_names(frame.columns, source)
+    if frame.empty:
+        raise InputError(f"{source}: the table has no rows; give a table with records")
+    if not all(isinstance(name, str) for name in frame.columns):
+        raise InputError(
+            f"{source}: column names must be text; `frame.columns = ['review', 'label']` names two"
+        )
+
+
+def show(names: Sequence[str], frame: pd.DataFrame) -> str:
+    """Quote column names where cells tell that they are names. Number others, and long ones."""
+    verdicts = set(_header_verdicts(frame).values()) - {None}
+    quoted = [
+        repr(name)
+        if name not in frame or (verdicts == {True} and len(name) <= 40 and name.isprintable())
+        else f"number {frame.columns.get_loc(name) + 1}"
+        for name in names[:30]
+    ]
+    plural = "columns" if len(names) > 1 else "column"
+    missing = " (is the header row missing? Add a line of names)" if False in verdicts else ""
+    return f"{plural} {', '.join(quoted)}" + (", …" if len(names) > 30 else "") + missing
+
+
+def _header_verdicts(frame: pd.DataFrame) -> dict[str, bool | None]:
+    """Return for each column whether its name is unlike its first cells. None: they do not tell.
+
+    A record's text in the header's place is a sentence, or as long as most texts are.
+    """
+    verdicts: dict[str, bool | None] = {}
+    for name in frame.columns:
+        cells = frame[name].iloc[:_FIRST].dropna().tolist()
+        are_numbers = bool(cells) and all(isinstance(cell, Number | np.bool_) for cell in cells)
+        is_number = re.fullmatch(r"\s*[-+]?[\d_.]+([eE][-+]?\d+)?\s*", name) is not None
+        lengths = [_count_words(cell) for cell in cells if isinstance(cell, str)]
+        own = _count_words(name)
+        if (are_numbers and is_number) or name in map(str, cells):
+            verdicts[name] = False
+        elif sum(lengths) < _GUESS_WORDS * max(1, len(lengths)):
+            verdicts[name] = True if name.strip().casefold() in _LABEL_NAMES else None
+        elif own >= _GUESS_WORDS or _SENTENCE.search(name):
+            verdicts[name] = False
+        else:
+            is_short = sum(n <= own for n in lengths) <= len(lengths) / 100
+            verdicts[name] = True if is_short else None
+    return verdicts
+
+
+def _count_words(text: str) -> int:
+    """Return about how many words a text has. Chinese and its like have no spaces between them."""
+    return len(text.split()) + (0 if text.isascii() else len(_WIDE.findall(text)) // 2)
+
+
+def is_partial(name: str, frame: pd.DataFrame) -> bool:
+    """Return whether a name is a JSONL key that some rows lack: it is data, as their cells are."""
+    return facts_of(frame).is_named_by_rows and bool(frame[name].isna().any())
+
+
+def show_unchosen(names: Sequence[str], frame: pd.DataFrame) -> str:
+    """Quote names that the owner did not give, but only count keys that some rows lack."""
+    partial = [name for name in names if is_partial(name, frame)]
+    shared = [name for name in names if name not in partial]
+    keys = f"{len(partial)} {'keys' if len(partial) > 1 else 'key'} that not every row has"
+    return " and ".join([show(shared, frame)] * bool(shared) + [keys] * bool(partial))
+
+
+def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
+    """Refuse names that no column has."""
+    for name in names:
+        if name not in frame.columns:
+            has = show_unchosen(list(frame.columns), frame)
+            raise InputError(f"{source}: no column {name!r}; it has {has}")
+
+
+def choose_columns(
+    frame: pd.DataFrame, text: str | None, attributes: list[str], source: str, notes: list[str]
+) -> tuple[str, list[str]]:
+    """Return the text column and the label columns: as given, or guessed and noted.
+
+    A JSONL key that some rows lack is never guessed: its name would leave the house with the twin.
+    """
+    given = ([] if text is None else [text]) + attributes
+    check_named(frame, given, source)
+    if len(set(given)) < len(given):
+        raise InputError(f"{source}: `text` and `attributes` name a column twice; give each once")
+    if text is None:
+        rest, found = [name for name in frame.columns if name not in attributes], []
+        for name in rest:
+            # most cells are strings, mostly distinct, of several words
+            cells = (cell for some in blocks(frame[name]) for cell in some.tolist())
+            rows = np.flatnonzero([isinstance(cell, str) for cell in cells])
+            texts = Texts(frame[name].array, rows)
+            if (
+                len(texts) > len(frame) / 2
+                and sum(map(_count_words, texts)) >= _GUESS_WORDS * len(texts)
+                and texts.repeats() < len(texts) / 2
+            ):
+                found.append(name)
+        text = _guess(frame, found, rest, "a column of texts", "`text`", source)
+        notes.append(f"reading texts from {show([text], frame)} (guessed; `text` to change)")
+    if not attributes:
+        rest, found = [name for name in frame.columns if name != text], []
+        for name in rest:
+            # 2 to 50 plain values, no dates, in twice as many rows. However few rows have one of
+            # them: that a column is guessed must not depend on one record.
+            few = next(blocks(frame[name]))  # of most columns of texts these tell
+            if few.dtype.kind in "Mm" or any(isinstance(c, datetime.date) for c in few.tolist()):
+                continue
+            with suppress(InputError):
+                if len(label_codes(few, "").values) <= _GUESS_LABELS:
+                    codes = label_codes(frame[name], "")
+                    most = min(_GUESS_LABELS, max(2, (codes.numbers >= 0).sum() / 2))
+                    if 2 <= len(codes.values) <= most:
+                        found.append(name)
+        # called as labels are: a single one whatever its cells are, of several those of few values
+        named = [name for name in rest if name.strip().casefold() in _LABEL_NAMES]
+        found = named if len(named) == 1 else [name for name in named if name in found] or found
+        attributes = [_guess(frame, found, rest, "a column of labels", "`attributes`", source)]
+        shown = show(attributes, frame)
+        notes.append(f"reading labels from {shown} (guessed; `attributes` to change)")
+    return text, attributes
+
+
+def _guess(
+    frame: pd.DataFrame, found: list[str], names: list[str], what: str, option: str, source: str
+) -> str:
+    """Return the one column that was found among `names`. Refuse to guess where there is doubt."""
+    if len(found) != 1 or is_partial(found[0], frame):
+        doubt = f"nothing of {show_unchosen(names, frame) or 'no column'} looks like {what}"
+        if found:
+            may = "may each be" if len(found) > 1 else "is not in every row, but may be"
+            doubt = f"{show(found, frame)} {may} {what}"
+        join = ", or join some: {title}: {body}" if option == "`text`" else ""
+        raise InputError(f"{source}: {doubt}; choose with {option}{join}")
+    # were row 1 taken for the header, the twin would carry a record's cells as its own names
+    verdicts = _header_verdicts(frame)
+    like_cells = [other for other, verdict in verdicts.items() if verdict is False]
+    if not like_cells and verdicts[found[0]] is None:
+        column = blocks(frame[found[0]])
+        like_cells = found * any(found[0] in set(map(str, cells.tolist())) for cells in column)
+    if like_cells:
+        place = frame.columns.get_loc(like_cells[0]) + 1
+        raise InputError(
+            f"{source}: the name of column number {place} is like one of its values; if the header "
+            "row is missing, add a line of names, such as text,label; if it is not, choose with "
+            f"{option}, which makes a column's name public"
+        )
+    return found[0]
