@@ -1,13 +1,15 @@
 """A hook of mkdocs: on the site, links to files of the repository lead to it, or are plain text.
 
-The pages are read in the repository too, where such links work as they stand.
+The pages are read in the repository too, where such links work unchanged. SECURITY.md is a page.
 """
 
 import posixpath
 import re
+from pathlib import Path
 from typing import Any
 
 OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./([^)#\s]+)(#[^)\s]*)?\)")
+THREATS = "threat-model.md"  # what the site calls SECURITY.md
 
 
 def link(text: str, path: str, anchor: str, repository: str) -> str:
@@ -19,11 +21,34 @@ def link(text: str, path: str, anchor: str, repository: str) -> str:
     'all figures (`evaluation/x.md`)'
     >>> link("x.py", "twinset/x.py", "", "")
     '`twinset/x.py`'
+    >>> link("the threat model", "SECURITY.md", "#one", "")
+    '[the threat model](threat-model.md#one)'
     """
+    if path == "SECURITY.md":
+        return f"[{text}]({THREATS}{anchor})"
     if repository:
         return f"[{text}]({repository.rstrip('/')}/blob/main/{path}{anchor})"
     name = posixpath.basename(path)
     return f"`{path}`" if text.endswith(name) else f"{text} (`{path}`)"
+
+
+def from_docs(markdown: str) -> str:
+    """Rewrite the links of a page at the top of the repository as if it were in `docs/`.
+
+    >>> from_docs("[a](docs/a.md#b), [c](c.py), [d](#d), [e](https://example.org)")
+    '[a](a.md#b), [c](../c.py), [d](#d), [e](https://example.org)'
+    """
+    outside = re.sub(r"\]\((?!#|https?:|docs/)", "](../", markdown)
+    return outside.replace("](docs/", "](")
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add SECURITY.md to the pages of the site."""
+    from mkdocs.structure.files import File
+
+    source = Path(config.docs_dir).parent / "SECURITY.md"
+    files.append(File.generated(config, THREATS, content=from_docs(source.read_text("utf-8"))))
+    return files
 
 
 def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
