@@ -19,7 +19,11 @@ from tests.helpers.commands import ROOT, call, run_twinset
 from tests.helpers.evaluated import quickly, reviews, without_downloads
 from twinset import api
 
-PAGES = ("README.md", "SECURITY.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+PAGES = (
+    "README.md",
+    "SECURITY.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)
 OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md")
 NEEDS = re.compile(r"(?:#|<!--)\s*needs\b:?\s*([^>]*)")
 LITTLE = {"steps": 2, "batch_size": 8, "max_tokens": 12}
