@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the interface when it is asked for: `twinset --help` should not wait for torch."""
+    """Import the interface on first use, so that `twinset --help` need not wait for torch."""
     if name in ("Twinset", "generate"):
         from twinset import api
 

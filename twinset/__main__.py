@@ -1,4 +1,4 @@
-"""`python -m twinset`, which launchers of several processes call."""
+"""`python -m twinset`, for launchers that start several processes."""
 
 import sys
 

@@ -1,6 +1,6 @@
-"""The Python interface: fit a twin model to a table, sample twins from it.
+"""The Python interface: fit a twin model to a table, then sample twins from it.
 
-Heavy libraries are imported when they are called. Importing `Twinset` does not wait for PyTorch.
+Heavy libraries are imported when a method needs them. Importing `Twinset` does not load PyTorch.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ BASE_MODEL = TrainingConfig.base_model
 
 
 class Reading(TypedDict, total=False):
-    """How a table is read: what `Twinset.fit`, `Twinset.plan` and `generate` all take.
+    """How to read a table. `Twinset.fit`, `Twinset.plan` and `generate` take these options.
 
     Args:
-        labels: by label column, all values that are public, whether or not a row has them. Left
-            out, noisy counts select them, and rows with others are left out.
-        bins: by column of numbers, public and rising edges that cut it into labels.
-        merge_labels: take values that differ from a public one by case, blanks or a letter for that
-            one.
-        drop_undeclared: leave out rows whose value is not declared, instead of refusing them.
-        split: of a folder or hub data set, or the sheet of an Excel file.
-        drop_empty: leave out all rows that lack text or label, not only a few.
-        delimiter: of a CSV. Left out, it is detected.
-        encoding: of a CSV or JSON file. Left out, it is detected.
-        strict: refuse rows without text or label, and odd characters, instead of leaving them
+        labels: for each label column, all values that are public, whether or not a row has them.
+            If omitted, noisy counts select the values, and rows with other values are left out.
+        bins: for each column of numbers, the rising edges that cut it into labels. They are public.
+        merge_labels: replace a value by the public value that differs from it only in case, in
+            blanks or by one letter.
+        drop_undeclared: leave out rows with an undeclared value instead of refusing the table.
+        split: split of a folder or hub data set, or sheet of an Excel file.
+        drop_empty: leave out every row without text or label. By default only a few are.
+        delimiter: delimiter of a CSV file. Detected by default.
+        encoding: encoding of a CSV or JSON file. Detected by default.
+        strict: refuse rows without text or label, and odd characters. By default they are left
             out.
     """
 
@@ -67,27 +67,27 @@ class Reading(TypedDict, total=False):
 
 
 class Twinset:
-    """Fit once, sample as often as you like: sampling spends no privacy. Threads take turns.
+    """Fit once, then sample as often as you like: sampling spends no privacy. Threads take turns.
 
     Example:
-        Fit a model to a table, write a twin of 1000 rows, and say what is guaranteed:
+        Fit a model to a table, write a twin of 1000 rows, and print the guarantee:
 
             model = Twinset(epsilon=8).fit(frame, text="review", attributes=["sentiment"])
             twin = model.sample(1000)
             print(model.guarantee.sentence)
 
     Args:
-        base_model: an asset, a local folder or a hub name.
-        prompt: a built-in template's name, a `.toml` file, the prompt itself, or a `Template`.
-        progress: hears what happens. True shows notes and a bar on stderr, False nothing. Notes say
-            which columns were guessed, and which label values become public.
-        private: whether the guarantee holds. With False the model is trained without noise, for
-            comparison, and nothing is guaranteed.
-        options: as on the command line, with underscores. A `seed` goes to training and sampling,
-            never to the noise.
+        base_model: a packaged asset, a local folder or a hub name.
+        prompt: name of a built-in template, a `.toml` file, the prompt itself, or a `Template`.
+        progress: what to report to. True prints notes and a progress bar to stderr, False nothing.
+            Notes say which columns were guessed and which label values become public.
+        private: whether to train with privacy. With False there is no noise and no guarantee,
+            which is useful as a comparison.
+        options: command-line options with underscores. A `seed` sets training and sampling,
+            never the noise.
 
     Raises:
-        InputError: there is no such option, its value is out of range, or `epsilon` is None.
+        InputError: an option is unknown or out of range, or `epsilon` is None.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Twinset:
         self._written: Counter[int] = Counter()  # hashes of the rows that were sampled
 
     def __repr__(self) -> str:
-        """State what is guaranteed of the model, or what is asked for."""
+        """Show the guarantee of the fitted model, or the requested one."""
         base = self.config.training.base_model
         if self._model is None:
             asked = self.config.privacy.target_epsilon
@@ -126,10 +126,10 @@ class Twinset:
         hold_out: float | None = 0.0,
         **reading: Unpack[Reading],
     ) -> PlanReport:
-        """Say what a run would spend, need and cost before any training.
+        """Say what a run would spend, need and cost, without training.
 
         Example:
-            For a table that is not there yet:
+            Plan for a table that you do not have yet:
 
                 plan = Twinset(epsilon=8).plan(records=10_000)
                 print(plan)
@@ -140,14 +140,15 @@ class Twinset:
             text: see `fit`.
             attributes: see `fit`.
             owner: see `fit`.
-            records: N, instead of a table.
-            rows: of the twin. None is twice the table's, at least 3,000, if there is time.
-            hold_out: share of the rows that the run does not see. `fit` holds none out. None does
-                as the commands `plan` and `generate` do.
-            reading: how the table is read, see `Reading`.
+            records: number of records N, instead of a table.
+            rows: number of rows in the twin. By default twice the table's and at least 3,000, if
+                time allows.
+            hold_out: share of the rows to keep from training. `fit` keeps none. By default as the
+                commands `plan` and `generate` do.
+            reading: how to read the table, see `Reading`.
 
         Raises:
-            InputError: something cannot be used, or neither a table nor N is given.
+            InputError: an input cannot be used, or there is neither a table nor N.
         """
         source = None
         if data is not None:
@@ -169,24 +170,24 @@ class Twinset:
     ) -> Self:
         """Learn the table's rows with privacy. Each fit spends its ε again.
 
-        Columns that are not named are guessed, and the guess is reported.
+        Columns that you do not name are guessed, and the guess is reported.
 
         Example:
-            Reviews of which customers may have written several, so that customers are protected:
+            Customers may have written several reviews, and each customer should be protected:
 
                 Twinset(epsilon=8, max_records_per_owner=2).fit(
                     "reviews.csv", text="review", attributes=["sentiment"], owner="customer"
                 )
 
         Args:
-            data: the private table, a `datasets.Dataset`, lists by column, a list of rows, or a
-                table's file, folder of `datasets` or hub name. Or the texts alone, one a row.
-            text: the text column, or a template that joins several, "{title}: {body}". None
-                guesses. With texts alone: their labels, one a row.
-            attributes: the label columns. With none, one is guessed.
-            owner: the column that says whose a row is. All rows of an owner are then protected
-                together. With None, each row is protected on its own.
-            reading: how the table is read, see `Reading`.
+            data: the private table. A `datasets.Dataset`, a data frame, lists by column, a list of
+                rows, a file, a folder of `datasets` or a hub name. Or only the texts, one per row.
+            text: the text column, or a template that joins several columns, "{title}: {body}".
+                Guessed by default. If `data` has only texts: their labels, one per row.
+            attributes: the label columns. If there are none, one is guessed.
+            owner: the column that says whom a row belongs to. All rows of an owner are then
+                protected together. By default each row is protected on its own.
+            reading: how to read the table, see `Reading`.
 
         Raises:
             InputError: the table cannot be used. The message says where and what to do.
@@ -201,23 +202,23 @@ class Twinset:
         return self
 
     def sample(self, rows: int, *, seed: int | None = None) -> pd.DataFrame:
-        """Return a twin with labels in the proportions of the noisy label counts.
+        """Return a twin. Its labels follow the proportions of the noisy label counts.
 
         Example:
-            Twice as many rows cost nothing more:
+            Twice the rows cost no more privacy:
 
                 more = Twinset.load("model").sample(2000)
 
         Args:
-            rows: how many.
-            seed: the same seed gives the same rows, another one other rows. None takes the seed of
-                `options`.
+            rows: number of rows.
+            seed: the same seed gives the same rows, another seed gives other rows. By default the
+                seed of `options`.
 
         Returns:
             A table of `rows` rows with the columns of the fitted table, in their order.
 
         Raises:
-            InputError: nothing was fitted, or hardly any row that was drawn can be used.
+            InputError: the model is not fitted, or almost none of the drawn rows can be used.
         """
         from twinset.sampling.allocation import proportional
 
@@ -241,13 +242,13 @@ class Twinset:
         exclude_overlap: bool = False,
         embedded: bool = True,
     ) -> pd.DataFrame:
-        """Measure whether a twin is useful and faithful, as `twinset evaluate` does.
+        """Measure whether a twin is useful and faithful, like `twinset evaluate`.
 
-        The scores are computed on private rows and stay with their owner. Only those whose `where`
+        The scores are computed on private rows and stay with their owner. Only scores whose `where`
         is "release alone" may be passed on.
 
         Example:
-            How well classifiers do on real rows when they learn from the twin, and from real ones:
+            Compare classifiers that learn from the twin with those that learn from real rows:
 
                 model = Twinset.load("model")
                 scores = model.evaluate(model.sample(1000), "reviews.csv", "heldout.csv")
@@ -256,15 +257,16 @@ class Twinset:
         Args:
             twin: rows that `sample` returned.
             train: the private table that the model was fitted to, or its file.
-            test: real rows that nothing was trained on, or their file.
-            classifiers: of "tfidf", "svm", "minilm" and "encoder". None: all but the last.
-            seeds: how many times each classifier is trained.
-            exclude_overlap: leave out rows of `test` whose text is in `train` too.
-            embedded: compare texts by embeddings too. That downloads an encoder, once.
+            test: real rows that were not used for training, or their file.
+            classifiers: some of "tfidf", "svm", "minilm" and "encoder". By default all but the
+                last.
+            seeds: how many times to train each classifier.
+            exclude_overlap: leave out rows of `test` whose text is also in `train`.
+            embedded: also compare texts by embeddings. This downloads an encoder once.
 
         Returns:
-            One row a score: `question`, `name`, `value`, `low` and `high` (95 %), `goal`, `where`,
-            and what it is of, such as `rows`, `label` and `classifier`.
+            One row per score: `question`, `name`, `value`, `low` and `high` (95 %), `goal`,
+            `where`, and what was scored, such as `rows`, `label` and `classifier`.
 
         Raises:
             InputError: a table cannot be used.
@@ -290,12 +292,12 @@ class Twinset:
         *,
         rows: int = 1000,
     ) -> pd.DataFrame:
-        """Attack a twin and the model, as `twinset audit` does.
+        """Attack a twin and its model, like `twinset audit`.
 
         The scores are computed on private rows and stay with their owner.
 
         Example:
-            How well rows that were trained on can be told from others:
+            Measure how well training rows can be told from other rows:
 
                 attacked = Twinset.load("model")
                 scores = attacked.audit(attacked.sample(1000), "reviews.csv", "heldout.csv")
@@ -304,8 +306,8 @@ class Twinset:
         Args:
             twin: rows that `sample` returned.
             members: the private table that the model was fitted to, or its file.
-            non_members: real rows that nothing was trained on, or their file.
-            rows: how many members and non-members the attacks look at, of each.
+            non_members: real rows that were not used for training, or their file.
+            rows: how many members, and how many non-members, the attacks look at.
 
         Returns:
             See `evaluate`.
@@ -320,13 +322,13 @@ class Twinset:
 
     @staticmethod
     def report(run: str | Path) -> Path:
-        """Draw everything that is known of a run folder, as `twinset report` does.
+        """Draw everything known about a run folder on one page, like `twinset report`.
 
         Args:
-            run: the run folder that `generate` made.
+            run: a run folder made by `generate`.
 
         Returns:
-            The page's file. The page shows figures of private rows: it is for their owner.
+            The page's file. It shows figures of private rows, so keep it with their owner.
 
         Raises:
             InputError: there is no such run.
@@ -334,23 +336,23 @@ class Twinset:
         return import_evaluation("report.page").write_report(Path(run))
 
     def share(self, twin: pd.DataFrame, folder: str | Path, format: str = "parquet") -> Path:
-        """Write a twin with its card and `privacy.json` into a folder. Return the twin's file.
+        """Write a twin, its card and `privacy.json` into a folder. Return the twin's file.
 
         Example:
-            What may be handed over, as `twinset verify shared` checks it:
+            Write the folder that you hand over. `twinset verify shared` checks it:
 
                 model = Twinset.load("model")
                 model.share(model.sample(1000), "shared")
 
         Args:
-            twin: rows that `sample` returned, of one call or several, or some of them that were
-                chosen without a look at private rows.
-            folder: made if it is missing. It must be empty.
+            twin: rows that `sample` returned, from one call or several. You may keep some of them
+                only, if you choose them without looking at private rows.
+            folder: created if it is missing. It must be empty.
             format: "parquet", "csv", "tsv" or "jsonl".
 
         Raises:
-            InputError: these are not rows that `sample` returned of this object, of which alone
-                something is guaranteed, or the folder cannot be used.
+            InputError: some rows did not come from `sample` of this object, so nothing is
+                guaranteed for them, or the folder cannot be used.
         """
         from twinset.sampling.twin_model import twin_frame
         from twinset.table.columns import as_texts
@@ -379,23 +381,23 @@ class Twinset:
     def push_to_hub(
         self, name: str, twin: pd.DataFrame, *, private: bool = True, token: str | None = None
     ) -> str:
-        """Upload a twin with its card and `privacy.json` as a data set. Return its address.
+        """Upload a twin, its card and `privacy.json` as a data set. Return its address.
 
         Example:
-            Visible to you alone, until you say otherwise on the hub:
+            Only you can see it until you make it public on the hub:
 
                 model = Twinset.load("model")
                 model.push_to_hub("me/reviews-twin", model.sample(1000))
 
         Args:
-            name: of the data set, `owner/name`.
+            name: name of the data set, `owner/name`.
             twin: see `share`.
-            private: whether it is for its owner's eyes alone.
-            token: of the hub. None takes the one that its library has.
+            private: whether only its owner can see it.
+            token: hub token. By default the one that the hub's library has stored.
 
         Raises:
-            InputError: the model guarantees nothing, or protects flagged spans alone, these are not
-                its rows, or the hub refuses.
+            InputError: the model guarantees nothing or protects only flagged spans, the rows are
+                not the model's, or the hub refuses.
         """
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError
@@ -415,19 +417,19 @@ class Twinset:
 
     @property
     def model(self) -> TwinModel:
-        """The fitted model, with its schema, its noisy label counts and its ledger."""
+        """The fitted model with its schema, its noisy label counts and its ledger."""
         if self._model is None:
             raise InputError("nothing has been fitted yet; call fit(table) or Twinset.load(path)")
         return self._model
 
     @property
     def guarantee(self) -> Guarantee:
-        """What may truthfully be claimed of the model and all its samples together.
+        """What you may claim about the model and all its samples together.
 
-        Its `sentence` says it in words. `epsilon` and `delta` are None if nothing is guaranteed.
+        Its `sentence` states it in words. `epsilon` and `delta` are None if nothing is guaranteed.
 
         Raises:
-            InputError: nothing has been fitted yet.
+            InputError: the model is not fitted.
         """
         return self.model.guarantee
 
@@ -435,7 +437,7 @@ class Twinset:
         """Write the model folder. It is as safe to share as a twin.
 
         Args:
-            path: of the folder, made where it is missing. A model that was saved there is replaced.
+            path: the folder, created if it is missing. A model that was saved there is replaced.
 
         Raises:
             InputError: something else is there.
@@ -452,15 +454,15 @@ class Twinset:
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:
-        """Read a model folder that `save` wrote, or a run folder's model.
+        """Read a model folder written by `save`, or the model of a run folder.
 
         Args:
-            path: of the folder.
-            options: `progress`, and options of sampling and of the device, as for `Twinset`.
+            path: the folder.
+            options: `progress` and the options for sampling and device, as for `Twinset`.
 
         Raises:
-            InputError: there is no model, its run was stopped before its end, it is damaged, or an
-                option is unknown.
+            InputError: there is no model, its run was stopped early, it is damaged, or an option is
+                unknown.
         """
         from twinset.run.run_folder import check_ended
         from twinset.sampling.twin_model import TwinModel
@@ -495,10 +497,10 @@ def generate(
     private: bool = True,
     **options: Any,
 ) -> Result:
-    """Do what the command `twinset generate` does: a run folder with twin, card and ledger.
+    """Make a run folder with twin, card and ledger, like the command `twinset generate`.
 
     Example:
-        The twin, its card and its ledger, beside your other files:
+        Write the twin, its card and its ledger next to your other files:
 
             made = generate(frame, "review", "sentiment", rows=500, output="twin.csv", epsilon=8)
             print(made.twin, made.guarantee.sentence)
@@ -506,33 +508,34 @@ def generate(
     Args:
         data: the private table, see `Twinset.fit`.
         text: see `Twinset.fit`.
-        attributes: the label columns. With none, one is guessed.
+        attributes: the label columns. If there are none, one is guessed.
         owner: see `Twinset.fit`.
-        rows: of the twin. None is twice the table's, at least 3,000, if there is time.
-        rows_per_label: instead, rows of each label, or `{"positive": 500}` for the ones you want.
+        rows: number of rows in the twin. By default twice the table's and at least 3,000, if time
+            allows.
+        rows_per_label: instead, rows for each label, or `{"positive": 500}` for some labels.
             With several label columns `{("positive", "dvd"): 500}`.
         plan_file: instead, a table of the label columns and a column `rows`.
-        run: the run folder. None takes the first free `runs/<table>-<n>`.
-        output: file of the twin. Card and ledger are written next to it. None leaves the twin in
-            the run folder.
-        format: of the twin. None takes it from `output`'s ending, else from the table's.
+        run: the run folder. By default the first free `runs/<table>-<n>`.
+        output: the twin's file. Card and ledger are written next to it. By default the twin stays
+            in the run folder.
+        format: the twin's format. By default that of `output`, else that of the table.
         guard_formulas: put a quote before texts of a CSV that a spreadsheet would run.
-        hold_out: share of the rows that the run does not see, kept in its `internal/`, to judge the
-            twin by. None: 0.2 from 5,000 rows (or owners) on, else none.
+        hold_out: share of the rows to keep from training, stored in the run's `internal/`, for
+            judging the twin. By default 0.2 from 5,000 rows (or owners) on, else none.
         overwrite: replace an existing run or file.
         resume: continue a run that was killed or stopped.
-        accept_spend: resume from where the run was resumed before, and count both.
+        accept_spend: resume from a state that was already resumed once, and count both runs.
         prompt: see `Twinset`.
-        base_model: an asset, a local folder or a hub name.
+        base_model: a packaged asset, a local folder or a hub name.
         progress: see `Twinset`.
         private: see `Twinset`.
-        options: of `Twinset`, and of `Reading`.
+        options: options of `Twinset` and of `Reading`.
 
     Returns:
         The guarantee, the run folder, the twin's file and its number of rows.
 
     Raises:
-        InputError: something cannot be used; nothing was written.
+        InputError: an input cannot be used. Nothing was written.
     """
     from twinset.run.request import OutputPaths
     from twinset.sampling.allocation import RowsRequest
@@ -559,7 +562,7 @@ def generate(
 
 
 def _listening(progress: Progress | bool) -> AbstractContextManager[Progress]:
-    """Return what shows the progress of one call, and leaves the screen as it was."""
+    """Return the progress display of one call, which restores the screen afterwards."""
     if isinstance(progress, Progress):
         return nullcontext(progress)
     if not progress:
@@ -570,7 +573,7 @@ def _listening(progress: Progress | bool) -> AbstractContextManager[Progress]:
 
 
 def _make_config(base_model: str | Path, private: bool, options: dict[str, Any]) -> RunConfig:
-    """Return a run's options. A run without privacy is asked for in words, and by nothing else."""
+    """Return a run's options. Only an explicit `private=False` turns privacy off."""
     if "epsilon" in options and private is (options["epsilon"] is None):
         raise InputError("`epsilon` must be a number, and is left out with `private=False`")
     if not private:
@@ -585,7 +588,7 @@ def _source_of(*given: Any) -> Source:
 
 
 def _hashes(twin: pd.DataFrame) -> list[int]:
-    """Return a number of 64 bits for each row, whatever types its columns have."""
+    """Return a 64-bit hash of each row, whatever types its columns have."""
     import pandas as pd
 
     found: list[int] = pd.util.hash_pandas_object(twin.astype(str), index=False).tolist()

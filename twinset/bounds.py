@@ -1,7 +1,7 @@
 """Options as dataclass fields: each states its bounds, its help text and its name once.
 
-`check_options` checks the fields, and `twinset.config.options` makes flags of them. This module
-knows no single option. It is light to import, because `--help` waits for it.
+`check_options` checks the fields, and `twinset.config.options` turns them into flags. This module
+knows no particular option. It is light to import, because `--help` waits for it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twinset.errors import InputError
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and the largest number that an option takes, both included.
+    """The smallest and the largest number that an option takes, both included.
 
     >>> 0.5 in Bounds(0, 1), float("nan") in Bounds(0, 1), 10**400 in Bounds(0, 1)
     (True, False, False)
@@ -37,7 +37,7 @@ class Bounds:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """The bounds as typer takes them."""
+        """The bounds in the form that typer takes."""
         return {"min": self.low, "max": self.high}
 
 
@@ -46,7 +46,7 @@ SEEDS = Bounds(0, 2**32 - 1)  # what all generators take
 
 def setting(
     default: Any,  # `MISSING`: it has none
-    help: str = "",  # one line for `--help`; empty: the field has no flag
+    help: str = "",  # one line for `--help` (empty: the field has no flag)
     *,
     bounds: Bounds | None = None,  # of a number
     option: str | None = None,  # its name, where it is not the field's
@@ -54,7 +54,7 @@ def setting(
     values: str | None = None,  # what `--help` shows for a value, where the type says too little
     expert: bool = False,  # its flag is shown on the panel for experts
 ) -> Any:
-    """Return a dataclass field that is an option."""
+    """Return a dataclass field for an option."""
     metadata = {"bounds": bounds, "help": help, "option": option, "hint": hint}
     return field(default=default, metadata=metadata | {"values": values, "expert": expert})
 
@@ -62,23 +62,23 @@ def setting(
 def bounded(
     default: Any = MISSING, low: float = 1, high: float = 1, help: str = "", **more: Any
 ) -> Any:
-    """Return a field for a number from `low` to `high`; for the others see `setting`."""
+    """Return a field for a number from `low` to `high`. Other arguments are those of `setting`."""
     return setting(default, help, bounds=Bounds(low, high), **more)
 
 
 def option_name(one: Field[Any]) -> str:
-    """Return what the option of a field is called."""
+    """Return the option name of a field."""
     return str(one.metadata.get("option") or one.name)
 
 
 @lru_cache
 def value_types(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields, by the fields' names."""
+    """Return the types of a dataclass's fields by name."""
     return get_type_hints(kind)
 
 
 def check_options(config: Any) -> None:
-    """Refuse values that the fields of a dataclass do not take, by type and by bounds.
+    """Refuse field values of the wrong type or out of bounds.
 
     Raises:
         InputError: names the option and its range.
@@ -102,7 +102,7 @@ def check_options(config: Any) -> None:
 
 
 class Checked:
-    """Options that are checked by type and by bounds when they are made."""
+    """Options whose type and bounds are checked on construction."""
 
     def __post_init__(self) -> None:
         check_options(self)
@@ -111,13 +111,13 @@ class Checked:
 def check_number(
     option: str, value: float, bounds: Bounds, is_whole: bool = False, hint: str = ""
 ) -> None:
-    """Refuse a value that is not a number within bounds.
+    """Refuse a value that is not a number within its bounds.
 
     Raises:
         InputError: names the option and its range.
     """
     kind = Integral if is_whole else Real
-    # True and False are integers to Python, and nobody means them as numbers
+    # True and False are integers to Python, but they are not meant as numbers
     if not isinstance(value, kind) or isinstance(value, bool) or value not in bounds:
         what = "a whole number" if is_whole else "a number"
         more = f"; {hint}" if hint else ""
@@ -125,7 +125,7 @@ def check_number(
 
 
 def _in_few_characters(value: Any) -> str:
-    """Return any value for a message of one line: it may be a number of 5,000 digits."""
+    """Return a value for a one-line message. It may be a number of 5,000 digits."""
     if isinstance(value, str):
         return repr(value[:40])
     if isinstance(value, bool) or value is None:

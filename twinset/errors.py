@@ -1,4 +1,4 @@
-"""The ways twinset stops on purpose."""
+"""The errors that twinset raises on purpose."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MOST_OF_AN_ERROR = 200  # characters
 
 
 def first_line(error: BaseException) -> str:
-    r"""Return what a library's error says, as part of a line of ours.
+    r"""Return the first line of a library's error, for use inside one of our messages.
 
-    It may quote a file that others wrote, so it is cut, and nothing in it steers a terminal.
+    The error may quote a file from others, so the line is cut and cannot control a terminal.
 
     >>> first_line(OSError("no such thing.\nAt 0x7f")), first_line(MemoryError())
     ('no such thing', 'MemoryError')
@@ -28,7 +28,7 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text in which no character steers a terminal, but for line breaks.
+    r"""Return a text without characters that control a terminal, except line breaks.
 
     >>> printable("a column \x1b[2J“naïve”")
     'a column �[2J“naïve”'
@@ -37,7 +37,7 @@ def printable(text: str) -> str:
 
 
 class _Line(Exception):
-    """What is said of an error may quote a file that others wrote."""
+    """An error message made safe to print, because it may quote a file from others."""
 
     def __init__(self, line: str) -> None:
         super().__init__(printable(line))
@@ -46,15 +46,15 @@ class _Line(Exception):
 class InputError(_Line, ValueError):
     """The user's input cannot be used.
 
-    The message is one line that names the file, column or row and the remedy. It never holds
+    The message is one line that names the file, column or row and the remedy. It never contains
     private text. It names options as Python does, between backticks: `top_p`, `device=cpu`. The
-    command line shows them as its flags, and exits with code 2.
+    command line shows them as its flags and exits with code 2.
     """
 
 
 class VerificationError(_Line, RuntimeError):
-    """A shared folder does not hold what its ledger and card say it holds."""
+    """A shared folder does not match its ledger and card."""
 
 
 class Stopped(BaseException):
-    """Somebody stopped a run, and it can be resumed. The message says how."""
+    """The user stopped a run, and it can be resumed. The message says how."""

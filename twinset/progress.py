@@ -1,4 +1,4 @@
-"""What a run reports to its owner while it works. Nothing here reaches `share/`."""
+"""What a running job reports to its owner. Nothing here reaches `share/`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ OUTSIDE = "-"  # parameters outside the layers
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step as seen from inside. Private: for the owner's eyes and `internal/` only."""
+    """Private figures of one training step, for the owner and `internal/` only."""
 
     step: int  # 1 … T
-    records: int  # units in the Poisson batch; may be 0
-    loss: float  # mean over the batch; NaN when it was empty
+    records: int  # units in the Poisson batch (may be 0)
+    loss: float  # mean over the batch (NaN when it was empty)
     clipped: float  # share of units whose gradient was longer than it may be
     non_finite: int  # units whose gradient was not finite and counted as zero
     seconds: float  # since this process began to train
@@ -29,19 +29,19 @@ class StepReport:
 
 
 class Progress:
-    """Listens to a run. Steps carry private figures: show them to the owner alone.
+    """Receives reports from a run. Steps carry private figures: show them only to the owner.
 
-    A subclass defines only what it shows.
+    A subclass overrides what it wants to show.
     """
 
     def say(self, line: str) -> None:
-        """Show one line: a guess, what happens next."""
+        """Show one line, such as a guess or the next phase."""
 
     def warn(self, line: str) -> None:
-        """Show what nobody should miss."""
+        """Show an important message."""
 
     def expect(self, phases: Sequence[tuple[str, float]]) -> None:
-        """Report the phases of the run in order, and how many seconds each is planned to take."""
+        """Report the phases of the run in order, with the planned seconds of each."""
 
     def step(self, report: StepReport, plan: Plan) -> None:
         """Report one training step."""
@@ -49,9 +49,9 @@ class Progress:
     def count(
         self, what: str, done: int, total: int, share: float | None = None, more: str = ""
     ) -> None:
-        """Report how many are done of `what`: rows written, texts masked; and `more` about them.
+        """Report how many of `what` are done, such as rows written, and `more` about them.
 
-        `share` of the work is done with these. With None, each of them takes as long.
+        `share` is the share of the work that is done. With None, all items take equally long.
         """
 
 
@@ -60,9 +60,9 @@ class Silent(Progress):
 
 
 class TimeLeft:
-    """How long a whole run still takes, phase after phase.
+    """Estimates how long a run still takes, over all its phases.
 
-    Phases to come take what was planned, times how far the present one is off its own plan.
+    The delay of the current phase against its plan is applied to all later phases.
     """
 
     def __init__(self, phases: Sequence[tuple[str, float]]) -> None:
@@ -70,11 +70,11 @@ class TimeLeft:
         self._at, self._done, self._pace = 0, 0.0, 1.0
 
     def after(self, phase: str, done: float, total: int, each: float) -> float:
-        """Return the seconds to the run's end, of a phase of which so many parts are done.
+        """Return the seconds left in the run when `done` of `total` parts of a phase are done.
 
-        A phase that was not planned delays those that were. If fewer parts are done than before,
-        the next phase of this name has begun. `each` is the seconds of one part, 0 where none was
-        seen.
+        An unplanned phase delays the planned ones. If fewer parts are done than before, the next
+        phase of this name has begun. `each` is the seconds per part, or 0 if it has not been
+        measured.
 
         >>> left = TimeLeft([("training", 100.0), ("rows", 50.0)])
         >>> left.after("training", 2, 10, 20.0)  # twice as slow as planned
@@ -94,7 +94,7 @@ class TimeLeft:
 
 
 def clock(seconds: float) -> str:
-    """Return a duration as people read it.
+    """Format a duration for people.
 
     >>> clock(32.4), clock(3723)
     ('00:32', '1:02:03')
@@ -107,7 +107,7 @@ def clock(seconds: float) -> str:
 def noise_cells(mean_noise: Mapping[str, float]) -> dict[tuple[str, str], float]:
     """Return the geometric mean factor of each (layer, kind) of parameters.
 
-    It comes from gradients that were released, so it tells nothing more than the model does.
+    It comes from released gradients, so it reveals nothing that the model does not.
 
     >>> cells = noise_cells({"h.0.attn.q.weight": 0.5, "h.0.attn.q.bias": 2.0, "wte.weight": 1.5})
     >>> {place: round(factor, 3) for place, factor in cells.items()}

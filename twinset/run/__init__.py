@@ -1,1 +1,1 @@
-"""One run, from a private table to a twin, to be read from top to bottom."""
+"""One run, from a private table to a twin."""

@@ -1,16 +1,16 @@
-"""What a run keeps to resume from. No step is spent twice without being counted.
+"""What a run keeps so that it can resume. Every step that spends ε is counted.
 
-Steps that a killed process took after its last checkpoint are lost with it. Nobody has seen them,
-so they are taken again and counted once. Steps that left a checkpoint or a model are a release.
-They count even if the run goes on from another state, because the newest checkpoint is damaged or
-an older one was put in its place.
+Steps that a killed process took after its last checkpoint are lost with it. Their results were
+never seen, so they are taken again and counted once. Steps that left a checkpoint or a model count
+as released. They count even if the run continues from another state, because the newest checkpoint
+is damaged or an older one was put in its place.
 
-The journal beside the checkpoints has a line for each process that began, and one for each state it
-left. A state says how far it counts each process. Whatever else is in the journal was released
-besides: the run refuses to go on, or with `accept_spend` counts both. A copy of the run folder has
-a journal of its own, and neither copy sees what the other spends.
+The journal next to the checkpoints has a line for each process that began, and one for each state
+that a process left. A state records how many steps of each process it includes. Any other step in
+the journal was released as well. The run then refuses to continue, or with `accept_spend` counts
+both. A copied run folder has its own journal, and neither copy sees what the other spends.
 
-All of this is in the run's private part.
+All of this stays in the run's private folder.
 """
 
 from __future__ import annotations
@@ -57,19 +57,19 @@ BEGIN_AGAIN = f"`overwrite=True` deletes the run and starts a new one, and {SPEN
 
 @dataclass(frozen=True)
 class ResumeState:
-    """Where a fine-tuning resumes. Counts, marginals and teacher were released before."""
+    """Where a fine-tuning resumes. It says which counts and which teacher were already released."""
 
-    phase: int  # of training; 0 is the first
+    phase: int  # of training (0 is the first)
     state: dict[str, Any]  # of the training loop
     counts: dict[Combination, int]
-    ledger: Ledger  # what was spent until then
+    ledger: Ledger  # ε spent so far
     template: Template  # of the prompts, as chosen before
     marginals: TokenMarginals | None  # None: not asked for
-    teacher: Path | None  # its folder; None: not released yet
+    teacher: Path | None  # its folder (None: not released yet)
 
 
 class StepRange(NamedTuple):
-    """Steps that a process took."""
+    """A range of steps that one process took."""
 
     process: str
     first: int  # the step before the first of them
@@ -79,10 +79,10 @@ class StepRange(NamedTuple):
 class Checkpoints:
     """The checkpoints and the journal of one fine-tuning.
 
-    Steps are numbered through all phases. The teacher is the step behind the last one.
+    Steps are numbered through all phases. The teacher counts as the step after the last one.
 
     Raises:
-        InputError: what it would resume from is missing, or the journal is damaged.
+        InputError: the state to resume from is missing, or the journal is damaged.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Checkpoints:
         self._counted: dict[str, int] = {}  # last step of each process that is in the ledger
 
     def resume_state(self) -> ResumeState | None:
-        """Return the newest whole state; None if there is no checkpoint.
+        """Return the newest undamaged state, or None if there is no checkpoint.
 
         Raises:
-            InputError: every state is damaged, or the journal has steps that the newest whole one
-                does not hold.
+            InputError: every state is damaged, or the journal has steps that the newest undamaged
+                one does not include.
         """
         import torch
 
@@ -146,11 +146,11 @@ class Checkpoints:
     def count_lost(
         self, event: Event, teacher: Event | None, record: Callable[[Event], object]
     ) -> None:
-        """Record what other processes released and the state that is resumed does not hold.
+        """Record releases by other processes that the resumed state does not include.
 
         Call it once, before the first step that spends ε. The run folder's lock keeps every other
-        process out until this one ends, so nothing is added to the journal meanwhile. `event` is
-        that of a step. Without privacy the teacher has none.
+        process out until this one ends, so the journal does not grow meanwhile. `event` is that of
+        a step. Without privacy the teacher has no event.
 
         Raises:
             InputError: there are such steps, and they were not accepted.
@@ -162,7 +162,7 @@ class Checkpoints:
         self._counted = self._counted | {one.process: one.last for one in lost}
 
     def _find_lost(self) -> tuple[list[StepRange], int, int]:
-        """Return what is released and not in the ledger: steps that spend ε, and teachers, of it.
+        """Return released steps that spend ε, and teachers, that the ledger does not include.
 
         Raises:
             InputError: there are such steps, and they were not accepted.
@@ -187,9 +187,9 @@ class Checkpoints:
         marginals: TokenMarginals | None,
         template: Template,
     ) -> KeepState:
-        """Return what keeps the training loop's states in a phase: every few minutes, and the last.
+        """Return a callback that saves a phase's training state every few minutes and at the end.
 
-        The ledger is kept with each state, as it is by then. Counts are the noisy ones.
+        Each state includes the ledger as of that step. `counts` are the noisy ones.
         """
         last = time.monotonic()
         facts = {
@@ -200,7 +200,7 @@ class Checkpoints:
 
         def keep(step: int, state: Callable[[], dict[str, Any]], is_end: bool) -> None:
             nonlocal last
-            # At the end also where there are no steps to take: the state holds what was counted.
+            # Also saved at the end if there are no steps to take: the state includes the counts.
             due = step or not self.steps
             if not (due if is_end else time.monotonic() - last > CHECKPOINT_SECONDS):
                 return
@@ -218,7 +218,7 @@ class Checkpoints:
         return keep
 
     def keep_teacher(self, save_teacher: Callable[[Path], object], ledger: Ledger) -> None:
-        """Write a checkpoint that holds the teacher too. The ledger has its event already."""
+        """Write a checkpoint that includes the teacher. The ledger already has its event."""
         # Training ends with a checkpoint, so there is a whole one.
         trained = next(folder for _, folder in self._found() if not fault(folder))
         facts = json.loads((trained / FACTS).read_text("utf-8"))
@@ -230,10 +230,10 @@ class Checkpoints:
 
     @contextmanager
     def _write(self, step: int, facts: dict[str, Any], ledger: Ledger) -> Iterator[Path]:
-        """Yield an empty folder, then put it in its place, and remove all but the last two.
+        """Yield an empty folder, then move it into place and remove all but the last two.
 
-        The journal's line comes last. If the process is killed before it, the next one finds its
-        own state ahead of the journal and writes the line, see `Journal.begin`.
+        The journal's line comes last. If the process is killed before that, the next process finds
+        the state ahead of the journal and writes the line, see `Journal.begin`.
         """
         new = self._folder / f".new-{step}"
         shutil.rmtree(new, ignore_errors=True)  # one that a killed process left
@@ -252,16 +252,16 @@ class Checkpoints:
         self._on_kept()
 
     def _found(self) -> list[tuple[int, Path]]:
-        """Return steps and folders of the checkpoints, the newest first."""
+        """Return the checkpoints' steps and folders, newest first."""
         paths = self._folder.glob("step-*")
         return sorted(((int(p.name.removeprefix("step-")), p) for p in paths), reverse=True)
 
 
 class Journal:
-    """Which steps a run's processes released, one line each, only ever appended to.
+    """Which steps a run's processes released, one line each. Lines are only ever appended.
 
     Raises:
-        InputError: a line is damaged, so what was spent is not known.
+        InputError: a line is damaged, so the spent ε is unknown.
     """
 
     def __init__(self, path: Path) -> None:
@@ -287,9 +287,9 @@ class Journal:
             self._reached[process] = first, max(before, last)
 
     def begin(self, step: int, counted: Mapping[str, int]) -> None:
-        """Write down that this process goes on from the state of a step, or from nothing.
+        """Record that this process continues from the state of a step, or starts from nothing.
 
-        `counted` is the last step of each process that the state holds.
+        `counted` is the last step of each process that the state includes.
         """
         self._first = step
         for process, (first, last) in self._reached.items():
@@ -299,12 +299,12 @@ class Journal:
         self.reach(step)
 
     def reach(self, step: int) -> None:
-        """Write down that this process left a state, or a model, after `step` steps."""
+        """Record that this process left a state, or a model, after `step` steps."""
         line = {"process": self.process, "begun": self._first, "reached": step}
         append_json(self._path, line)
 
     def uncounted(self, counted: Mapping[str, int]) -> list[StepRange]:
-        """Return what others released that a state does not hold. `counted` is as in `begin`."""
+        """Return releases by others that a state does not include. `counted` is as in `begin`."""
         found = [
             StepRange(process, counted.get(process, first), last)
             for process, (first, last) in self._reached.items()

@@ -1,7 +1,7 @@
-"""The doors of a run: what the command line, Python and `evaluation/` call.
+"""Entry points of a run, for the command line, Python and `evaluation/`.
 
-`generate` tells the whole story of `twinset.run.story`, `sample_only` its second half. `dry_run`
-and `plan_run` end before the first private step. Results appear whole or not at all.
+`generate` does everything in `twinset.run.story`, `sample_only` only its second half. `dry_run` and
+`plan_run` stop before the first private step. Results appear whole or not at all.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ def generate(
 ) -> Result:
     """Fine-tune on a private table, write its twin, and put both into a run folder.
 
-    Where no rows are asked for, a model is all, and `share/` stays empty.
+    If no rows are requested, only a model is made, and `share/` stays empty.
 
     Raises:
-        InputError: something cannot be used; nothing was written.
+        InputError: an input cannot be used. Nothing was written.
     """
     path = find_run_path(source, paths)
     final, replaced = path.resolve(), list[Path]()
@@ -133,7 +133,7 @@ def generate(
 
 
 def learn(run: Run, folder: RunFolder) -> None:
-    """Do the private part of a run, or take the model that is there already."""
+    """Do the private part of a run, or load the model if the run already has one."""
     if folder.is_resumed:
         run_folder.check_settings(folder, run.settings())
     write_json(folder.internal / SETTINGS, run.settings())
@@ -168,17 +168,17 @@ def learn(run: Run, folder: RunFolder) -> None:
 
 
 def finetune(run: Run, progress: Progress | None = None) -> TwinModel:
-    """Count, train and teach: the run's one private stage.
+    """Count, train and fit the teacher. This is the run's only private stage.
 
-    Everything it releases is noisy counts of labels and tokens, the noisy gradients of training
-    and, where one is asked for, a teacher. All of it goes through the ledger. What it returns holds
-    nothing else. For what it guarantees see `twinset.privacy.statement.theorems`, RUN.
+    Everything it releases is noisy: counts of labels and tokens, the gradients of training and, if
+    requested, a teacher. Every release is recorded in the ledger. The returned value contains
+    nothing else. For its guarantee see `twinset.privacy.statement.theorems`, RUN.
 
-    `progress` alone sees figures computed on private records. None: the run's own.
+    Only `progress` sees figures computed on private records. By default it is the run's own.
 
     Raises:
-        InputError: what was kept cannot be resumed.
-        RuntimeError: `run` was used before. This model would start from the weights of the other
+        InputError: the kept state cannot be resumed.
+        RuntimeError: `run` was used before. This model would start from the weights of the earlier
             one, and its ledger would not say so.
     """
     if run.is_used:
@@ -201,10 +201,10 @@ def sample_only(
     progress: Progress,
     device: str = AUTO,
 ) -> Result:
-    """Write a twin from the model of a folder: to `paths.output`, or into the `share/` of its run.
+    """Write a twin from the model of a folder, to `paths.output` or into the run's `share/`.
 
     Raises:
-        InputError: there is no model, or no place; nothing was written.
+        InputError: the model is missing, or the place cannot be used. Nothing was written.
     """
     run_folder.check_ended(folder)
     if paths.output is not None:
@@ -228,7 +228,7 @@ def sample_only(
         with writing(folder), replacing(folder / "share") as new:
             new.chmod(0o755)
             twin = folder / "share" / write(new).name
-    else:  # out of sight beside it, until all three files are whole
+    else:  # hidden next to it, until all three files are complete
         twin, prefix = paths.output, f".{paths.output.name}.partial-"
         with writing(twin), TemporaryDirectory(dir=twin.parent, prefix=prefix) as name:
             write(Path(name))
@@ -253,7 +253,7 @@ def dry_run(
 
 @in_turn
 def fit(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
-    """Return a model fitted to a table. What is kept of it meanwhile is its owner's alone."""
+    """Return a model fitted to a table. Files kept meanwhile are only for the table's owner."""
     with TemporaryDirectory() as name:
         run = prepare(source, config, progress=progress, folder=Path(name))
         with process_group(config.speed.processes) as run.group:
@@ -270,14 +270,14 @@ def prepare(
     folder: Path | None = None,
     spends: bool = True,
 ) -> Run:
-    """Read, check and plan everything, the quickest first. Train nothing.
+    """Read, check and plan everything, quickest checks first. Train nothing.
 
-    Returns a run that `finetune` takes, if it `spends`: label values are selected by noisy counts.
-    A folder is private to its owner. A large table is kept in it, without a name, and tokens.
+    Returns a run for `finetune`. If it `spends`, noisy counts have selected label values. The
+    folder is private to its owner. A large table is kept there in an unnamed file, and tokens too.
     Without a folder both are in memory.
 
     Raises:
-        InputError: something cannot be used.
+        InputError: an input cannot be used.
     """
     run = Run(config, source, asked, progress=progress or Silent(), tokens_folder=folder)
     story.read(run)
@@ -295,13 +295,13 @@ def plan_run(
     progress: Progress,
     hold_out: float | None = 0.0,
 ) -> PlanReport:
-    """Plan a run and measure its time, from a table or from the `records` of one to come.
+    """Plan a run and measure its time, for a table or for a future table of `records`.
 
-    The twin has as many rows as usual, if there is time, where none are given. `hold_out` is the
-    share of `records` that the run keeps from training, as `held_share` has it.
+    If no number of rows is given, the twin has the default number, if time allows. `hold_out` is
+    the share of `records` that the run keeps from training, see `held_share`.
 
     Raises:
-        InputError: something cannot be used, or neither is given.
+        InputError: an input cannot be used, or there is neither a table nor a number of records.
     """
     owned, most = None, 1
     if source is not None:
@@ -319,7 +319,7 @@ def plan_run(
         check_number("`records`", records, RECORDS, is_whole=True)
         if held := round(records * run_folder.held_share(hold_out, records)):
             progress.say(run_folder.held_out_line(held))
-        # one label column, of which nobody declares the values
+        # one label column with undeclared values
         selection = plan_selection(records - held, config.privacy, 1, 1)
         config = settled(config, records - held, selection=selection)
         planned, phases = make_plan(records - held, config, selection), ()
@@ -334,7 +334,7 @@ def plan_run(
             progress.say(note)
     for warning in planned.warnings:
         progress.warn(warning)
-    # What each policy would need in its sound form, with this budget and as many steps.
+    # What each policy would need in its sound form, with this budget and number of steps.
     same, policies = sized(config, planned.steps, planned.batch_size), dict[str, Plan | None]()
     is_trained = planned.steps and config.privacy.target_epsilon is not None
     for policy in policy_names() if is_trained else ():
@@ -350,9 +350,9 @@ def plan_run(
 
 
 def find_run_path(source: Source, paths: OutputPaths) -> Path:
-    """Return where the run folder is, or will be: of `runs/<table>-<n>` the first that is free.
+    """Return where the run folder is or will be. The default is the first free `runs/<table>-<n>`.
 
-    To resume, it is the last unfinished one, else the last of all.
+    To resume, it is the last unfinished run, or else the last of all.
     """
     if paths.run or not paths.resume:
         return paths.run or run_folder.numbered_runs(source.name)[-1]
@@ -362,9 +362,9 @@ def find_run_path(source: Source, paths: OutputPaths) -> Path:
 
 
 def check_twin_output(source: Source, paths: OutputPaths, again: bool = False) -> None:
-    """Refuse to write a twin over its private table, or over what may not be replaced.
+    """Refuse to write a twin over its private table, or over a file that may not be replaced.
 
-    `again`: a twin that is handed out once more may find itself there already.
+    `again`: a twin that is handed out again may overwrite itself.
     """
     if paths.output is None:
         return
@@ -383,10 +383,10 @@ def hand_out_again(
     paths: OutputPaths,
     progress: Progress,
 ) -> Result:
-    """Return what a finished run made, once it is known that this command would make the same.
+    """Return the result of a finished run if this command would make the same result.
 
     Raises:
-        InputError: it was made of something else, or has no twin where one is asked for.
+        InputError: the run had other inputs, or has no twin although one is requested.
     """
     command = run_folder.sampling_command(root)
     if not (root / "internal" / SETTINGS).is_file():

@@ -1,10 +1,10 @@
 """A run's time, planned from public facts and one measured speed, and a plan in words.
 
 `twinset.config.plan` makes the plan's numbers (σ, steps, batch size) from N and the options. This
-module fits them into `max_minutes`. Neither reads a record. How long texts are is private, so each
-is supposed to have three quarters of the longest length kept, behind the longest prompt. The speed
-is that of one private step on made-up tokens. How long the private phases really take depends on
-private texts, so the time for rows is fixed here, before any text is read.
+module fits them into `max_minutes`. Neither reads a record. The length of texts is private, so each
+text is assumed to have three quarters of the maximum length, after the longest prompt. The speed is
+that of one private step on made-up tokens. The real time of the private phases depends on private
+texts, so the time for rows is fixed here, before any text is read.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from twinset.table.tokenization import padded
 from twinset.training.clipped_sum import MismatchLoss, units_at_once
 from twinset.training.distributed import world_size
 
-PLANNED_SHARE = 0.9  # of `max_minutes`; the rest is for reading, accounting and saving
-ROWS_SHARE = 0.4  # of that, at least, where nobody asks for a number of rows
+PLANNED_SHARE = 0.9  # of `max_minutes` (the rest is for reading, accounting and saving)
+ROWS_SHARE = 0.4  # of that, at least, if no number of rows is requested
 SLOWEST = 2e9  # multiply-adds a second: no machine that can hold the model is slower
 SPEED_PHASE, PROBES = "speed measured", 4  # as progress calls it: records, and the noise
 PROBE_SECONDS = 2.0  # of one timing: a record takes half as long in a physical batch as alone
 WRITING = 2.0  # times as long to write a row as to read it: tokens come one after the other
 DRAWN_AGAIN = 0.45  # rows that a teacher rejects, for each row of the twin
 
-HARDLY_WORTH = 1_000  # records times ε; measured were 200, 400 and 2,000: see tuning.md
+HARDLY_WORTH = 1_000  # records times ε (measured were 200, 400 and 2,000: see tuning.md)
 MEASURED = "where it was measured (8,400 records at ε = 8, 3,200 at ε = 1)"  # see tuning.md
 
 Phases = tuple[tuple[str, float], ...]  # as progress calls them, in order, with their seconds
@@ -60,23 +60,23 @@ Phases = tuple[tuple[str, float], ...]  # as progress calls them, in order, with
 
 @dataclass(frozen=True)
 class Workload:
-    """What a run's time follows from beside N, options and base model: public facts."""
+    """Public facts that decide a run's time, in addition to N, options and base model."""
 
     longest_prompt: int  # in tokens, of all label combinations
-    rows: int  # of the twin; 0: none are written
+    rows: int  # of the twin (0: none are written)
     rows_are_exact: bool = True  # somebody asked for this number of rows, so all are written
-    most_records: int = 1  # of an owner that take part in a step; 1 without owners
-    prompts: int = 0  # of which one is chosen; 0: none is
+    most_records: int = 1  # of an owner that take part in a step (1 without owners)
+    prompts: int = 0  # number of prompts to choose from (0: no choice)
 
     def tokens(self, config: RunConfig, base: BaseModel) -> int:
-        """Return how many tokens a record is supposed to have, with its prompt."""
+        """Return the assumed number of tokens of a record, with its prompt."""
         room = max(1, context_length(base.model) - self.longest_prompt)
         return self.longest_prompt + -(-3 * min(config.training.max_tokens, room) // 4)
 
     def phases(
         self, plan: Plan, config: RunConfig, record_seconds: float, noise_seconds: float
     ) -> Phases:
-        """Return the run's phases, of a speed as `measure_step` returns it."""
+        """Return the run's phases, given a speed from `measure_step`."""
         privacy, training = config.privacy, config.training
         each = (1 + self.most_records) / 2  # records of a unit, supposed: half of what it may have
         # A gradient takes three passes over each of a record's sequences, reading takes one.
@@ -111,11 +111,11 @@ def plan_time(
     progress: Progress,
     always: bool = False,
 ) -> tuple[Plan, Phases, float | None]:
-    """Fit a plan into `max_minutes`: fewer visits of records, and a clock for rows.
+    """Fit a plan into `max_minutes`: fewer visits of records, and a time limit for rows.
 
-    What the options name is never changed. The speed is measured where some machine needs longer
-    than there is, or `always`. Returns the plan, its phases (none if nothing was measured) and the
-    seconds of the rows' clock. None: all rows are written, however long that takes.
+    Values that the options set are never changed. The speed is measured if some machine would need
+    longer than `max_minutes`, or if `always` is set. Returns the plan, its phases (none if nothing
+    was measured) and the seconds for rows. None means no limit: all rows are written.
     """
     limit, tokens = config.training.max_minutes, work.tokens(config, base)
     # Would the slowest machine there is need longer than the run may take?
@@ -137,8 +137,8 @@ def plan_time(
     rows = sum(seconds for name, seconds in phases if name == "rows")
     training = sum(seconds for name, seconds in phases if name == "training")
     other = sum(seconds for _, seconds in phases) - training - rows
-    # Rows that nobody counted keep their share, whatever they are supposed to need: how fast they
-    # are written is known least of all.
+    # The default number of rows keeps its share of the time, whatever it is expected to need. How
+    # fast rows are written is the least certain figure.
     fits = left - other - (rows if work.rows_are_exact else ROWS_SHARE * left)
     fitted = plan
     if config.training.is_timed and training > fits:
@@ -179,9 +179,9 @@ def plan_time(
 def measure_step(
     base: BaseModel, config: RunConfig, plan: Plan, tokens: int, progress: Progress
 ) -> tuple[float, float]:
-    """Time one private step on made-up records of so many tokens, with a copy of the model.
+    """Time one private step on made-up records of `tokens` tokens, with a copy of the model.
 
-    Returns the seconds to clip one record's gradient in a physical batch, and of one release.
+    Returns the seconds to clip one record's gradient in a physical batch, and those of one release.
     """
     device, span = base.model.device, context_length(base.model)
     tokens = max(4, min(tokens, span - 1))
@@ -233,7 +233,7 @@ def measure_step(
 
 
 def say_duration(seconds: float) -> str:
-    """Return a duration as people plan with it.
+    """Format a duration for a plan.
 
     >>> say_duration(20), say_duration(1800), say_duration(9000)
     ('20 s', '30 min', '2 h 30 min')
@@ -249,13 +249,13 @@ def say_duration(seconds: float) -> str:
 
 @dataclass(frozen=True, repr=False)
 class PlanReport:
-    """What people are shown of a plan: its numbers, its time, and what other policies need."""
+    """A plan as shown to people: its numbers, its time, and what other policies need."""
 
     plan: Plan
     phases: Phases = ()  # none where nothing was measured
     policies: Mapping[str, Plan | None] = field(default_factory=dict)  # None: too few records
     owned: int | None = None  # records that owners have, where these are protected
-    most: int = 1  # records that an owner may have in a count; 1 without owners
+    most: int = 1  # records that an owner may have in a count (1 without owners)
 
     @property
     def seconds(self) -> float:
@@ -263,7 +263,7 @@ class PlanReport:
         return sum(seconds for _, seconds in self.phases)
 
     def budget_of(self, plan: Plan) -> str:
-        """Return ε in words, of a record or of an owner."""
+        """Return ε in words, per record or per owner."""
         if plan.target_epsilon is None:
             return "none: no noise, no guarantee"
         unit = "record" if self.owned is None else "owner"
@@ -275,7 +275,7 @@ class PlanReport:
         )
 
     def __str__(self) -> str:
-        """Return it for people, as a text."""
+        """Return the plan as text."""
         plan = self.plan
         lines = [f"records N              {plan.records:,}"]
         if self.owned is not None:
@@ -326,7 +326,7 @@ class PlanReport:
     __repr__ = __str__  # a notebook shows it as a text, too
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON."""
+        """Return plain values for JSON."""
         plans = {
             name: None if plan is None else asdict(plan) | {"sample_rate": plan.sample_rate}
             for name, plan in {"": self.plan, **self.policies}.items()
@@ -336,7 +336,7 @@ class PlanReport:
 
 
 def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
-    """Yield what the owner should hear of N and ε, which are public, and of the batch asked for."""
+    """Yield notes for the owner on N and ε, which are public, and on the requested batch size."""
     if plan.steps and batch_size is not None and batch_size > plan.batch_size:
         yield (
             f"`batch_size={batch_size}` is more than the {plan.records:,} there are to protect: "

@@ -1,7 +1,7 @@
-"""What a run releases beside its steps: label values and noisy counts, a prompt, and a teacher.
+"""What a run releases in addition to its steps: label values, noisy counts, a prompt and a teacher.
 
-Each function records in the ledger what it spends before it returns what it released. The ledger is
-opened here as well. It has spent nothing then, and states what is taken as public.
+Each function records what it spends in the ledger before it returns the release. This module also
+opens the ledger. At that point nothing is spent, and the ledger states what is taken as public.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ Found = dict[str, dict[LabelValue, int]]  # by column, values and how many recor
 def find_label_values(run: Run, spends: bool) -> tuple[Found, str]:
     """Return which values of undeclared columns may become public, and who says so.
 
-    Without privacy they are those of the table. A run that is resumed takes what was selected.
-    Where nothing is spent, exact counts say what is likely to be selected: for the owner alone.
+    Without privacy they are the table's values. A resumed run takes the values selected earlier. If
+    nothing is spent, exact counts show which are likely to be selected, but only to the owner.
     """
     config, records, known = run.config, run.records, dict[str, Any]()
     names, units = list(records.undeclared), records.units(config)
@@ -113,8 +113,8 @@ def find_label_values(run: Run, spends: bool) -> tuple[Found, str]:
 def open_ledger(run: Run) -> Ledger:
     """Open the ledger of a run that has a plan and has spent nothing.
 
-    Reads no text and no record's label. Of the records it uses only what is public: whose the label
-    values are, and whether owners are protected. What selected label values is recorded here.
+    Reads no text and no record's label. Of the records it uses only two public facts: who declared
+    the label values, and whether owners are protected. It records the selection of label values.
     """
     plan, config, by_owner = run.plan, run.config, run.records.owners is not None
     policy = config.policy.policy_class
@@ -169,7 +169,7 @@ def open_ledger(run: Run) -> Ledger:
 
 
 def counted_units(run: Run, what: str) -> Iterator[list[int]]:
-    """Yield the records of each unit that are counted: of an owner as many as enter a step."""
+    """Yield the records of each unit that are counted: for an owner at most those in one step."""
     for start in range(0, len(run.units), OWNERS_AT_ONCE):
         numbers = np.arange(start, min(start + OWNERS_AT_ONCE, len(run.units)))
         drawn = run.units.draw(numbers, run.randomness.sampling)
@@ -179,7 +179,7 @@ def counted_units(run: Run, what: str) -> Iterator[list[int]]:
 
 
 def count_labels(run: Run) -> dict[Combination, int]:
-    """Count labels with noise, and record what that spends. Without privacy, count them exactly."""
+    """Count labels with noise and record what that spends. Without privacy, count exactly."""
     records, plan = run.records, run.plan
     labels, combinations = records.labels, records.schema.combinations
     if records.owners is not None:
@@ -197,9 +197,9 @@ def count_labels(run: Run) -> dict[Combination, int]:
 def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
     """Count texts by label and token, and by length, with noise, and record what that spends.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS. How tokens are
-    weighed follows from the label counts and from rows of the base model, in shares as counted. No
-    record was shown to it.
+    For its guarantee see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS. The weights of
+    tokens follow from the noisy label counts and from rows of the base model, which has seen no
+    record.
     """
     schema, tokens = run.records.schema, run.tokens
     numbers = {c: schema.value_numbers(c) for c in schema.combinations}
@@ -220,10 +220,10 @@ def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
 
 
 def require_noise(plan: Plan, planned: float) -> float:
-    """Return the noise multiplier of a release, which is above 0 wherever there is privacy.
+    """Return the noise multiplier of a release, which is above 0 whenever there is privacy.
 
     Raises:
-        RuntimeError: the plan has none, and what is released would be exact.
+        RuntimeError: the plan has no noise for it, so the release would be exact.
     """
     if plan.target_epsilon is not None and not planned > 0:
         raise RuntimeError("a private run releases nothing without noise")
@@ -231,26 +231,26 @@ def require_noise(plan: Plan, planned: float) -> float:
 
 
 def longest_text(run: Run) -> int:
-    """Return the longest text that is trained on, in tokens."""
+    """Return the length in tokens of the longest text that is trained on."""
     most = run.config.training.max_tokens
     return text_budget(run.tokens.prompts, run.tokens.context, most)
 
 
-# -- the prompt, where nobody named one ----------------------------------------------------------
+# -- the prompt, if none was given ---------------------------------------------------------------
 
 
 def chooses_prompt(plan: Plan, config: RunConfig) -> bool:
-    """Return whether what a run counts tells one prompt from another."""
+    """Return whether the counts of a run can tell one prompt from another."""
     epsilon = math.inf if plan.target_epsilon is None else plan.target_epsilon
     enough = plan.records >= FEWEST_RECORDS and plan.records * epsilon >= FEWEST_PRODUCT
     return enough and config.privacy.marginal_share > 0
 
 
 def find_candidates(run: Run) -> tuple[tuple[Template, ...], str]:
-    """Return the templates that counts choose from, the usual one first, and what to say of it.
+    """Return the templates to choose from, the default one first, and a note about them.
 
-    Without a choice there are none. A text has as much room behind each of them as behind the usual
-    one: its length is counted before. All of this follows from public facts.
+    If there is no choice, the list is empty. A text has the same room after each of them as after
+    the default one, because its length is counted earlier. All of this follows from public facts.
     """
     schema, usual, base = run.records.schema, run.template, run.base
     if not chooses_prompt(run.plan, run.config):
@@ -271,11 +271,11 @@ def find_candidates(run: Run) -> tuple[tuple[Template, ...], str]:
 
 
 def choose_template(run: Run, base: TwinModel, marginals: TokenMarginals) -> Template:
-    """Return the candidate behind which the base model's rows have tokens most as counted.
+    """Return the candidate whose base-model rows match the counted tokens best.
 
-    The first one is taken where noise may have made another one nearest. The choice is
-    post-processing and costs no ε. It is a release all the same, as the counts are, and nobody sees
-    it before these are kept.
+    If noise may have made another candidate the best, the first one is taken. The choice is
+    post-processing and costs no ε. Like the counts it is a release, so it stays hidden until the
+    counts are saved.
     """
     base.lengths = TextLengths.from_counts(marginals)
     misfits = []
@@ -291,7 +291,7 @@ def choose_template(run: Run, base: TwinModel, marginals: TokenMarginals) -> Tem
 
 
 def teacher_event(run: Run) -> GaussianRelease | None:
-    """Return what the teacher spends; None: there is none, or no privacy."""
+    """Return what the teacher spends, or None without a teacher or without privacy."""
     if not run.config.privacy.teacher_share:
         return None
     noise = require_noise(run.plan, run.plan.teacher_noise)
@@ -301,8 +301,9 @@ def teacher_event(run: Run) -> GaussianRelease | None:
 def fit_teacher(run: Run, model: TwinModel) -> Teacher:
     """Fit the teacher to a trained model's hidden states with noise, and record what that spends.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, TEACHER. Units that are drawn
-    by chance are protected at least as well as if all were read, and are accounted for as these.
+    For its guarantee see `twinset.privacy.statement.theorems`, TEACHER. Units are sampled at
+    random, which protects them at least as well as reading all. The ledger counts it as reading
+    all.
     """
     schema, event = run.records.schema, teacher_event(run)
     noise = event.noise_multiplier if event else 0.0

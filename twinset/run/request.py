@@ -1,4 +1,4 @@
-"""What a run is asked for, how far it is, and what it made. Reads no file and loads no torch."""
+"""A run's inputs, its state and its result. This module reads no file and loads no torch."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ class Source:
     """The private table, and how it becomes prompts."""
 
     data: pd.DataFrame | str | Path  # the table, or a file, a folder of `datasets`, a hub name
-    text: str | None = None  # column, or a template that joins several; None guesses
-    attributes: tuple[str, ...] = ()  # label columns; none guesses one
+    text: str | None = None  # column, or a template that joins several (None guesses)
+    attributes: tuple[str, ...] = ()  # label columns (none guesses one)
     split: str | None = None  # of a data set, or an Excel file's sheet
     _: KW_ONLY
     drop_empty: bool = False  # leave out all rows without text or label, not only a few
     prompt: Template | str | Path | None = None  # a name, a `.toml` file or the prompt itself
-    owner: str | None = None  # column that says whose a record is; None: records are protected
+    owner: str | None = None  # column that says whose a record is (None: records are protected)
     labels: LabelRules = LabelRules()  # which label values are public
-    delimiter: str | None = None  # of a CSV; None detects it
-    encoding: str | None = None  # of a file of text; None detects it
+    delimiter: str | None = None  # of a CSV (None detects it)
+    encoding: str | None = None  # of a file of text (None detects it)
     strict: bool = False  # refuse rows without text or label, and control characters
-    hold_out: float | None = 0.0  # share of rows kept from the run; None: see `held_share`
+    hold_out: float | None = 0.0  # share of rows kept from the run (None: see `held_share`)
 
     def __post_init__(self) -> None:
-        """Refuse a file that is not there, and options of files for a table in memory."""
+        """Refuse a missing file, and file options for a table in memory."""
         if self.hold_out is not None:
             check_number("`hold_out`", self.hold_out, HOLD_OUT)
         _ = self.layout  # it checks itself
@@ -78,11 +78,11 @@ class Source:
         hold_out: float | None,
         reading: Mapping[str, Any],
     ) -> Source:
-        """Return a table as Python gives it: see `twinset.Twinset.fit` and `twinset.api.Reading`.
+        """Return a table given from Python, see `twinset.Twinset.fit` and `twinset.api.Reading`.
 
         Raises:
-            InputError: it is no table, or texts have not as many labels.
-            TypeError: there is no such way of reading.
+            InputError: it is no table, or the numbers of texts and labels differ.
+            TypeError: there is no such option for reading.
         """
         if isinstance(data, Mapping) and any(hasattr(part, "columns") for part in data.values()):
             splits = ", ".join(map(str, data))
@@ -113,24 +113,24 @@ class Source:
 
     @property
     def layout(self) -> Layout:
-        """How a file of text is to be read."""
+        """How to read a text file."""
         return Layout(self.encoding, self.delimiter, self.strict)
 
     @property
     def reading(self) -> dict[str, str | None]:
-        """Where the texts are in a file, as plain values, to read it so again."""
+        """Where the texts are in a file, as plain values, for reading it in the same way again."""
         return {n: getattr(self, n) for n in ("text", "split", "delimiter", "encoding")}
 
     @property
     def name(self) -> str:
-        """What messages call the table. A run is named after it."""
+        """The table's name in messages. The run is named after it."""
         if isinstance(self.data, pd.DataFrame):
             return "table"
         return "standard input" if str(self.data) == STDIN else str(self.data)
 
 
 def check_there(data: pd.DataFrame | str | Path) -> None:
-    """Refuse a file that is not there. A name without a file's ending may be on the hub."""
+    """Refuse a missing file. A name without a file's ending may be on the hub."""
     if isinstance(data, pd.DataFrame) or format_of(data) is None or Path(data).exists():
         return
     raise InputError(f"{data}: no such file; check the path")
@@ -138,18 +138,18 @@ def check_there(data: pd.DataFrame | str | Path) -> None:
 
 @dataclass(frozen=True)
 class OutputPaths:
-    """Where results go."""
+    """Where results are written."""
 
-    run: Path | None = None  # the run folder; None names one after the table
-    output: Path | None = None  # the twin's file, with card and ledger beside it; None: `share/`
-    format: str | None = None  # of the twin; None takes it from `output`, else from the table
+    run: Path | None = None  # the run folder (None names one after the table)
+    output: Path | None = None  # the twin's file, with card and ledger next to it (None: `share/`)
+    format: str | None = None  # of the twin (None takes it from `output`, else from the table)
     overwrite: bool = False  # replace an existing run or file
     guard_formulas: bool = True  # see `twinset.table.read.write_frame`
     resume: bool = False  # a run that was killed or stopped
     accept_spend: bool = False  # take steps again that were released before, and count both
 
     def __post_init__(self) -> None:
-        """Refuse an unknown format and an ending that says another."""
+        """Refuse an unknown format, and a file ending that contradicts the format."""
         if self.accept_spend and not self.resume:
             raise InputError("`accept_spend` does nothing without `resume`; leave it out")
         named = ending_of(self.output) if self.output else None
@@ -174,7 +174,7 @@ class OutputPaths:
 
 
 def ending_of(path: str | Path) -> str | None:
-    """Return the ending of `FORMATS` that a file's name has, without its dot.
+    """Return the ending of a file name if it is one of `FORMATS`, without its dot.
 
     >>> ending_of("twin.csv.gz"), ending_of("notes.docx")
     ('csv.gz', None)
@@ -185,16 +185,16 @@ def ending_of(path: str | Path) -> str | None:
 
 @dataclass
 class Run:
-    """One run, as far as it is. It is good for one fine-tuning, which changes the base model."""
+    """The state of one run. It serves one fine-tuning, because that changes the base model."""
 
     config: RunConfig  # `plan` settles what the options leave to N
     source: Source
-    rows: RowsRequest | None = None  # as asked for; None: no twin is written
+    rows: RowsRequest | None = None  # as asked for (None: no twin is written)
     paths: OutputPaths = OutputPaths()
     progress: Progress = field(default_factory=Silent)  # alone sees private figures
     folder: RunFolder | None = None  # None: nothing is kept
-    tokens_folder: Path | None = None  # private to its owner; None: tokens are in memory
-    group: ProcessGroup | None = None  # processes that form clipped sums; None: this one alone
+    tokens_folder: Path | None = None  # private to its owner (None: tokens are in memory)
+    group: ProcessGroup | None = None  # processes that form clipped sums (None: this one alone)
     # set by `read`
     records: Records = field(init=False)  # private, without those held out
     held_out: Records | None = None
@@ -203,17 +203,17 @@ class Run:
     notes: tuple[str, ...] = ()  # for the owner alone: guesses, rows and columns left out
     # set by `select`
     randomness: Randomness = field(init=False)  # of batches and noise
-    selection: LabelSelection | None = None  # planned; None: all values are declared
-    # values that were selected, by column, and their noisy counts; None: nothing was released
+    selection: LabelSelection | None = None  # planned (None: all values are declared)
+    # selected values by column, and their noisy counts (None: nothing was released)
     selected: dict[str, dict[LabelValue, int]] | None = None
     template: Template = field(init=False)  # `count` may choose another one of `candidates`
-    counts: dict[Combination, int] | None = None  # rows by label; None: in proportion to records
+    counts: dict[Combination, int] | None = None  # rows by label (None: in proportion to records)
     # set by `plan`
     plan: Plan = field(init=False)
     scale: WeightScale | None = None  # public, of privacy weights
     candidates: tuple[Template, ...] = ()  # one of which counts choose
     phases: tuple[tuple[str, float], ...] = ()  # parts of the run and their seconds, if measured
-    rows_seconds: float | None = None  # fixed before private text is read; None: no limit
+    rows_seconds: float | None = None  # fixed before private text is read (None: no limit)
     checkpoints: Checkpoints | None = None  # set by `generate`
     # set by `count`
     resumed: ResumeState | None = None  # None: the run begins
@@ -232,22 +232,22 @@ class Run:
 
     @property
     def owned(self) -> int | None:
-        """Number of records that owners have; None: each record is protected by itself."""
+        """Number of records that have owners, or None if each record is protected on its own."""
         return None if self.records.owners is None else len(self.records)
 
     @property
     def most(self) -> int:
-        """Number of records that one unit has at most: of an owner in a step or count, else 1."""
+        """Maximum number of records per unit: those of an owner in a step or count, else 1."""
         return 1 if self.owned is None else self.config.privacy.max_records_per_owner
 
     def tell(self, *notes: str) -> None:
-        """Say notes to the owner, and keep them for `internal/notes.txt`."""
+        """Show notes to the owner, and keep them for `internal/notes.txt`."""
         self.notes = (*self.notes, *notes)
         for note in notes:
             self.progress.say(note)
 
     def settings(self) -> dict[str, Any]:
-        """Return what the run is made from, as plain values. `internal/` keeps it."""
+        """Return the run's inputs as plain values. `internal/` keeps them."""
         from twinset.sampling.allocation import RowsRequest
 
         rows = asdict(self.rows or RowsRequest()) | {"seconds": self.rows_seconds}
@@ -275,10 +275,10 @@ class Result:
 
     guarantee: Guarantee  # of everything it made, taken together
     run: Path | None = None  # the run folder, where one was made
-    twin: Path | None = None  # the twin's file; None where only a model was trained
+    twin: Path | None = None  # the twin's file (None where only a model was trained)
     rows: int = 0  # of the twin
 
     def __repr__(self) -> str:
-        """Return where it is and what is guaranteed, in a line."""
+        """Return the place and the guarantee in one line."""
         what = f"{self.rows:,} rows in {self.twin}" if self.twin else f"a model in {self.run}/model"
         return f"<twinset: {what}; {self.guarantee!r}>"

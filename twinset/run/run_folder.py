@@ -1,7 +1,7 @@
-"""The run folder: built out of sight and put in place whole. Its settings, and rows held out.
+"""The run folder: built in a hidden place, then moved. Also its settings and held-out rows.
 
-`share/` may be handed over, `model/` is as safe, and `internal/` never leaves the house. There the
-run keeps what it is made from, which a resumed run is compared with, and the rows held out of it.
+`share/` may be handed over and `model/` is as safe. `internal/` must stay with the owner. It keeps
+the run's inputs, which a resumed run is compared with, and the rows held out of training.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from twinset.privacy.statement.wording import SPENT
 PARTS = {"share": 0o755, "model": 0o755, "internal": 0o700}
 SETTINGS = "config.json"  # in `internal/`: what the run is made from
 RESUMABLE = ".unfinished"  # a file in a folder under construction that can be resumed
-# What decides nothing in training may differ in a resumed run. What was read has its hash.
+# Settings that do not affect training may differ in a resumed run. Inputs are compared by hash.
 MAY_DIFFER = ("speed", "sampling", "rows", "reading")
 HELD_OUT, NUMBERS = "held-out.parquet", "held-out.json"  # in `internal/`: the rows, and which
-HELD_SHARE, HELD_FROM = 0.2, 5_000  # where nobody says how many: of so many records, or owners
+HELD_SHARE, HELD_FROM = 0.2, 5_000  # the default: the share, and from how many records or owners on
 
 
 def place_near(final: Path, what: str) -> Path:
-    """Return a hidden place beside a run.
+    """Return a hidden path next to a run.
 
-    In `partial` it is built. In `aside` an unfinished run waits until the one that replaces it is
-    worth keeping, and in `replaced` an older run until the new one is in its place. `lock` is a
-    file that the run's process holds.
+    The run is built in `partial`. An unfinished run waits in `aside` until its replacement is worth
+    keeping, and an older run waits in `replaced` until the new one is in place. The run's process
+    holds the file `lock`.
     """
     return final.with_name(f".{final.name}.{what}")
 
 
 def numbered_runs(source_name: str) -> list[Path]:
-    """Return the places `runs/<table>-<n>` of a table's runs. The last is the first free one."""
+    """Return the paths `runs/<table>-<n>` of a table's runs. The last one is the first free."""
     table = re.sub(r"[^\w.-]", "-", Path(source_name).name.split(".")[0]) or "table"
     runs: list[Path] = []
     while True:
@@ -59,17 +59,17 @@ def numbered_runs(source_name: str) -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Tell a run from any other folder, in which nothing may be written or deleted."""
+    """Tell a run folder from any other folder. Nothing may be written or deleted in others."""
     return (path / "share" / "privacy.json").is_file() or all((path / p).is_dir() for p in PARTS)
 
 
 def is_unfinished(final: Path) -> bool:
-    """Tell whether a run that was to stand there can be resumed."""
+    """Tell whether this path has an unfinished run that can be resumed."""
     return any((place_near(final, n) / RESUMABLE).is_file() for n in ("partial", "aside"))
 
 
 def is_abandoned(final: Path) -> bool:
-    """Tell whether a run was killed there before its first checkpoint: nothing can be resumed."""
+    """Tell whether a run was killed here before its first checkpoint, so it cannot be resumed."""
     if not place_near(final, "partial").exists() or is_unfinished(final):
         return False
     with suppress(FileNotFoundError), open(place_near(final, "lock")) as file:
@@ -81,10 +81,10 @@ def is_abandoned(final: Path) -> bool:
 
 
 def check_ended(run: Path) -> None:
-    """Refuse a run that was stopped before its end. It lies in a hidden folder beside its place.
+    """Refuse a run that was stopped before its end. It is in a hidden folder next to its path.
 
     Raises:
-        InputError: it was. The line names that folder, and how to go on.
+        InputError: it was. The message names that folder and how to continue.
     """
     final = run.resolve()
     hidden = [place_near(final, n) for n in ("partial", "aside")]
@@ -108,17 +108,17 @@ def sampling_command(run: Path) -> str:
 
 
 class RunFolder:
-    """A run folder under construction, and after the `with` block the finished one."""
+    """A run folder under construction. After the `with` block it is the finished one."""
 
     def __init__(self, root: Path, final: Path, is_resumed: bool = False) -> None:
         self.final = final
         self.is_resumed = is_resumed  # it existed before, unfinished
         self.is_kept = is_resumed  # it stays if it ends early
-        self.root = root  # a hidden folder beside `final`, then `final` itself
+        self.root = root  # a hidden folder next to `final`, then `final` itself
         self.share, self.model, self.internal = (root / part for part in PARTS)
 
     def keep(self) -> None:
-        """Let it stay if the run ends early: there is something in it to resume from."""
+        """Keep the folder if the run ends early, because it can be resumed."""
         self.is_kept = True
         (self.root / RESUMABLE).touch()
         shutil.rmtree(place_near(self.final, "aside"), ignore_errors=True)
@@ -128,14 +128,14 @@ class RunFolder:
     def create(
         cls, path: str | Path, overwrite: bool = False, resume: bool = False
     ) -> Iterator[RunFolder]:
-        """Build a run folder that appears at `path` whole, or not at all.
+        """Build a run folder that appears at `path` whole or not at all.
 
-        Whatever ends the block early, an interrupt included, leaves an older run untouched. It
-        leaves no file behind unless `keep` was called. Then the hidden folder stays, for `resume`,
-        in the place of an older unfinished one.
+        If the block ends early, even by an interrupt, an older run stays untouched. No file stays
+        behind unless `keep` was called. In that case the hidden folder stays for `resume`, and
+        replaces an older unfinished one.
 
         Raises:
-            InputError: `check_free` refuses the place, another run is writing it, or the file
+            InputError: `check_free` refuses the path, another run is writing it, or the file
                 system refuses.
         """
         final, missing = Path(path).resolve(), list[Path]()
@@ -144,14 +144,14 @@ class RunFolder:
         partial, aside, replaced = (place_near(final, n) for n in ("partial", "aside", "replaced"))
 
         def settle_older() -> None:
-            """Put the older run back if nothing took its place, else remove it."""
+            """Put the older run back if nothing replaced it, else remove it."""
             if final.exists():
                 shutil.rmtree(replaced, ignore_errors=True)
             elif replaced.exists():
                 os.replace(replaced, final)
 
         def clear_unfinished() -> None:
-            """Remove a run that nobody can resume, and take back one that it should replace."""
+            """Remove a run that cannot be resumed, and put back the run that it was to replace."""
             if (partial / RESUMABLE).is_file():
                 shutil.rmtree(aside, ignore_errors=True)
                 return
@@ -173,7 +173,7 @@ class RunFolder:
                     check_free(final, overwrite, resume)  # again: it may hold an older run by now
                     run = cls(partial, final, resume)
                     stack.callback(clear_unfinished)
-                    # An empty folder; of one to resume, an empty `share/`.
+                    # An empty folder, or an empty `share/` of a run to resume.
                     if (partial / RESUMABLE).is_file() and not resume:
                         os.replace(partial, aside)
                     shutil.rmtree(run.share if resume else partial, ignore_errors=True)
@@ -203,11 +203,11 @@ class RunFolder:
 
 
 def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> None:
-    """Refuse a place where no run folder may be made. Write nothing.
+    """Refuse a path where no run folder may be made. Write nothing.
 
     Raises:
-        InputError: it is a mount point, something stands there that may not be replaced, or there
-            is an unfinished run that is not to be resumed, or none that could be.
+        InputError: it is a mount point, it exists and may not be replaced, or there is an
+            unfinished run that is not to be resumed, or no run that could be.
     """
     if os.path.ismount(final):
         raise InputError(f"{final}: is a mount point; give a folder inside it as `run`")
@@ -253,7 +253,7 @@ def check_own(hidden: Path) -> None:
 
 @contextmanager
 def hold_lock(final: Path) -> Iterator[None]:
-    """Hold the lock file beside `final`. The kernel frees it when its process dies, however."""
+    """Hold the lock file next to `final`. The kernel frees it whenever the process dies."""
     path, is_there = place_near(final, "lock"), False
     while not is_there:  # its last holder may remove the file between our open and our lock
         with ExitStack() as stack:
@@ -276,10 +276,10 @@ def hold_lock(final: Path) -> Iterator[None]:
 
 
 def check_settings(run: RunFolder, plain: dict[str, Any]) -> None:
-    """Refuse to resume a run with other settings than it was begun with: it must train as before.
+    """Refuse to resume a run with other settings than it began with, so that it trains as before.
 
     Raises:
-        InputError: it would train otherwise.
+        InputError: it would train differently.
     """
     known = json.loads((run.internal / SETTINGS).read_text("utf-8"))
     plain = json.loads(json.dumps(plain))  # tuples become lists, as in the file
@@ -299,7 +299,7 @@ def check_settings(run: RunFolder, plain: dict[str, Any]) -> None:
 def held_share(asked: float | None, units: int) -> float:
     """Return which share of a table is held out.
 
-    For what holds of the whole table then see `twinset.privacy.statement.theorems`, HELD_OUT.
+    For the whole table's guarantee then see `twinset.privacy.statement.theorems`, HELD_OUT.
 
     >>> held_share(None, 5_000), held_share(None, 4_999), held_share(0.1, 60)
     (0.2, 0.0, 0.1)
@@ -310,10 +310,10 @@ def held_share(asked: float | None, units: int) -> float:
 
 
 def draw_held_out(units: int, asked: float | None) -> np.ndarray:
-    """Return the rising numbers of the units (records or owners) that are held out.
+    """Return the numbers of the units (records or owners) that are held out, in rising order.
 
-    Each one's coin is the operating system's. A seeded one would follow its place in the table, and
-    one row more would move the coins of those behind it.
+    Each unit has its own coin from the operating system. Seeded coins would depend on the unit's
+    position, and one added row would change the coins of all rows after it.
     """
     share = held_share(asked, units)
     if not share:
@@ -322,7 +322,7 @@ def draw_held_out(units: int, asked: float | None) -> np.ndarray:
 
 
 def held_out_line(rows: int) -> str:
-    """Return what the owner should know of rows held out."""
+    """Return what the owner should know about held-out rows."""
     return (
         f"holding {rows:,} rows out, to judge the twin by: nothing is trained on them; "
         "`hold_out=0` trains on all"
@@ -330,7 +330,7 @@ def held_out_line(rows: int) -> str:
 
 
 def kept_rows(internal: Path) -> list[int]:
-    """Return the table's rows, from 0, that a run held out; none if it held none out."""
+    """Return the table's rows, from 0, that a run held out. The array may be empty."""
     path = internal / NUMBERS
     found: list[int] = json.loads(read_text(path))["rows"] if path.is_file() else []
     return found

@@ -1,10 +1,10 @@
-"""One run from a private table to a twin that may be shared, to be read from top to bottom.
+"""One run from a private table to a twin that may be shared, readable from top to bottom.
 
-Nine functions, in the order in which they run. One `Run` is passed along, and each fills in what
-the next ones need. The plan comes before the counts, because these need its noise.
+Nine functions run in this order. One `Run` is passed along, and each function fills in what later
+ones need. The plan comes before the counts, because they need its noise.
 
     read    check the table, load the base model, hold rows out
-    select  the label values that nobody declared, by noisy counts
+    select  the label values that were not declared, by noisy counts
     plan    steps, noise and time, from public facts alone
     count   labels, tokens and lengths, with noise
     train   private steps
@@ -13,9 +13,9 @@ the next ones need. The plan comes before the counts, because these need its noi
     share   twin, card and ledger
     judge   check them as their receiver would
 
-`read` takes the records in. `select`, `count`, `train` and `teach` learn from them, and what these
-release goes through the ledger first. The command line, Python and `evaluation/` come in by the
-functions of `twinset.run.generate`. What can be refused is refused before anything slow begins.
+`read` reads the records. `select`, `count`, `train` and `teach` learn from them, and each records
+its release in the ledger first. The command line, Python and `evaluation/` enter through
+`twinset.run.generate`. Bad input is refused before anything slow begins.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ from twinset.training.loop import StepContext, run_training
 from twinset.training.record_weights import text_nats
 
 UNFINISHED = "unfinished"  # part of `internal/` while a run is being made
-HARDLY_READ = 3.2  # times the tokens a character of English; clinical notes and Polish take 2.5
+HARDLY_READ = 3.2  # times the tokens a character of English (clinical notes and Polish take 2.5)
 ENGLISH = "The film was very good, and I would recommend it to everyone who likes a slow story."
 LOOKED_AT, LETTERS = 200, 1000  # texts by which a language is judged, and of each
 SOON_READ = 20_000_000  # bytes of a table's file
@@ -105,7 +105,7 @@ MOST_NAMED = 5  # label values in one warning
 
 @contextmanager
 def timed(run: Run, name: str) -> Iterator[None]:
-    """Say how long a part of the story took, and its share of the time."""
+    """Report how long a part of the story took, and its share of the time."""
     began = time.monotonic()
     yield
     run.seconds[name] = seconds = time.monotonic() - began
@@ -119,7 +119,7 @@ def timed(run: Run, name: str) -> Iterator[None]:
 
 
 def read(run: Run) -> None:
-    """Read and check the table, load the base model, and hold rows out; the quickest first."""
+    """Read and check the table, load the base model and hold rows out, quickest checks first."""
     with timed(run, "read"):
         source, config, progress = run.source, run.config, run.progress
         if source.owner is not None and config.privacy.group_size is not None:
@@ -158,10 +158,10 @@ def read(run: Run) -> None:
 
 
 def select(run: Run, spends: bool = True) -> None:
-    """Settle the label values that nobody declared by noisy counts, and the prompt for them.
+    """Select undeclared label values by noisy counts, and settle the prompt for them.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, LABEL_VALUES. The counts are
-    recorded when the ledger is opened, before anything that follows from them is released.
+    For its guarantee see `twinset.privacy.statement.theorems`, LABEL_VALUES. The counts are
+    recorded when the ledger is opened, before any result of them is released.
     """
     with timed(run, "select"):
         config, source, records = run.config, run.source, run.records
@@ -196,7 +196,7 @@ def select(run: Run, spends: bool = True) -> None:
 def plan(run: Run) -> None:
     """Decide steps, noise and the time for rows, from public facts alone. Spend nothing.
 
-    A run that is resumed goes on as it was begun.
+    A resumed run keeps its original plan.
     """
     with timed(run, "plan"):
         records, progress, policy = run.records, run.progress, run.config.policy.policy_class
@@ -246,7 +246,7 @@ def plan(run: Run) -> None:
 def count(run: Run) -> None:
     """Open the ledger, turn records into tokens, and count labels, tokens and lengths with noise.
 
-    A run that is resumed has counted already. The counts choose a prompt that nobody named.
+    A resumed run has already counted. If no prompt was given, the counts choose one.
     """
     with timed(run, "count"):
         config, progress = run.config, run.progress
@@ -274,8 +274,8 @@ def train(run: Run) -> None:
     """Train in private steps, phase by phase. Only the last phase's steps spend ε."""
     with timed(run, "train"):
         config, progress, full = run.config, run.progress, run.plan
-        # The model is checked in every shape that a physical batch can have: by public facts, K
-        # sequences a record and as many records as a unit may have.
+        # The model is checked in every shape that a physical batch can have. These are public: K
+        # sequences per record, and as many records as a unit may have.
         shapes = []
         if full.target_epsilon is not None and full.steps:
             wrong = MismatchLoss.from_plan(full, config.training).count
@@ -352,7 +352,7 @@ def train(run: Run) -> None:
 
 
 def teach(run: Run) -> None:
-    """Make the writer of rows: with the tilt that counts ask for, and a private teacher."""
+    """Build the sampler with the tilt that the counts call for, and a private teacher."""
     with timed(run, "teach"):
         if run.candidates:  # of what is released, nothing is shown before it is kept
             pattern = run.template.pattern
@@ -385,14 +385,14 @@ def teach(run: Run) -> None:
 
 
 def sample(run: Run) -> None:
-    """Write rows: as many as were asked for, or until there are enough or their time is up."""
+    """Write the requested number of rows, or stop when there are enough or time is up."""
     with timed(run, "sample"):
         assert run.folder is not None and run.rows is not None
         model, sampling = run.model, run.config.sampling
         counts = run.counts or share_out_rows(model, run.rows, run.progress)
         folder = run.folder.internal / UNFINISHED / "rows"
         groups = open_row_groups(folder, sampling, counts, model.model.device)
-        limit = run.rows_seconds  # public, see `plan_time`; the clock starts here
+        limit = run.rows_seconds  # public, see `plan_time` (the clock starts here)
         run.frame = model.sample(
             counts,
             sampling,
@@ -406,7 +406,7 @@ def sample(run: Run) -> None:
 
 
 def share(run: Run) -> None:
-    """Write the twin with its card and ledger into `share/`, and beside `output` if it is given."""
+    """Write the twin with its card and ledger into `share/`, and next to `output` if given."""
     with timed(run, "share"):
         assert run.folder is not None
         paths = run.paths
@@ -423,9 +423,9 @@ def share(run: Run) -> None:
 
 
 def judge(run: Run) -> Result:
-    """Say what was made and what holds of it; a twin is checked as its receiver would check it.
+    """Report the result and its guarantee. Check a twin as its receiver would.
 
-    `twinset evaluate` measures how good it is, by the rows held out in `internal/`.
+    `twinset evaluate` measures its quality with the rows held out in `internal/`.
     """
     assert run.folder is not None
     claim, root = run.model.guarantee, run.folder.root
@@ -442,10 +442,10 @@ def judge(run: Run) -> Result:
 def read_source(
     source: Source, progress: Progress, folder: Path | None = None
 ) -> tuple[pd.DataFrame, Records, tuple[str, ...]]:
-    """Return the private table, its records, and the notes about it that `progress` is notified of.
+    """Return the private table, its records, and the notes that `progress` shows.
 
-    A folder is private to its owner: a large table is kept there, without a name. Without one the
-    table is in memory.
+    The folder is private to its owner. A large table is kept there in an unnamed file. Without a
+    folder the table is in memory.
 
     Raises:
         InputError: the table cannot be used.
@@ -478,7 +478,7 @@ def find_prompts(run: Run) -> dict[Combination, list[int]]:
 
 
 def find_workload(run: Run) -> Workload:
-    """Return all that a plan's time may depend on beside options, N and base model."""
+    """Return all facts that a plan's time may depend on, except options, N and base model."""
     combinations, tokenizer = run.records.schema.combinations, run.base.tokenizer
     templates = run.candidates or (run.template,)
     prompts = (prompt_tokens(each, combinations, tokenizer) for each in templates)
@@ -492,9 +492,9 @@ def find_workload(run: Run) -> Workload:
 
 
 def tokenise_texts(run: Run, name: str, masked: bool) -> TokenisedRecords:
-    """Return the records' texts as tokens, in a folder of this name if the run has one for tokens.
+    """Return the records' texts as tokens, in the folder `name` if the run keeps tokens on disk.
 
-    They are as they are, or masked where the detector finds spans.
+    If `masked`, detected spans are masked. Otherwise texts are unchanged.
     """
     folder, texts = None, run.records.texts
     if run.tokens_folder is not None:
@@ -524,9 +524,9 @@ def record_step(run: Run, plan: Plan, report: StepReport) -> None:
 
 
 def weigh_records(run: Run, batches: list[np.ndarray]) -> Tensor | None:
-    """Return privacy weights where the policy has them. Kept in memory only, and shown to nobody.
+    """Return privacy weights if the policy has them. They stay in memory and are never shown.
 
-    The model still is the base model: adapters begin as nothing.
+    The model is still the base model, because new adapters change nothing.
     """
     policy, tokens = run.plan.policy_class, run.tokens
     if policy.weighs and run.plan.target_epsilon is None:
@@ -534,9 +534,9 @@ def weigh_records(run: Run, batches: list[np.ndarray]) -> Tensor | None:
     drawn = np.unique(np.concatenate(batches)).tolist() if batches else []
 
     def nats(units: Sequence[int]) -> Tensor:
-        """Numbers of units → (n,) nats a token of their record's text; of none that of the least.
+        """Map unit numbers to (n,) nats per token of their texts. An empty unit gets the least.
 
-        Policies with weights protect records, so a unit has one, or none where it was left out.
+        Policies with weights protect records, so a unit has one record, or none if it was left out.
         """
         report = partial(run.progress.count, "texts weighed")
         rows = run.units.draw(np.array(units, np.int64), run.randomness.sampling)
@@ -552,7 +552,7 @@ def weigh_records(run: Run, batches: list[np.ndarray]) -> Tensor | None:
 
 
 def build_twin_model(run: Run, model: Any) -> TwinModel:
-    """Return what writes rows with a model, trained or not, in shares as counted."""
+    """Return a model that writes rows, trained or not, with labels in the counted proportions."""
     base = run.base
     return TwinModel(
         model,
@@ -573,7 +573,7 @@ def share_out_rows(
 ) -> dict[Combination, int]:
     """Return the rows of each label combination, in proportion to noisy counts of records."""
     records = model.ledger.records
-    if model.ledger.unit == OWNER_UNIT:  # as many as were counted, with noise
+    if model.ledger.unit == OWNER_UNIT:  # as counted, with noise
         records = max(1, round(sum(model.label_counts.values())))
     rows = asked.rows or usual_rows(records)
     counts = proportional(model.label_counts, rows)

@@ -1,1 +1,1 @@
-"""From a private table to token sequences, and from rows to a table again."""
+"""From a private table to token sequences, and from rows back to a table."""

@@ -1,7 +1,7 @@
-"""Which column holds the text and which hold labels, and what messages call a column.
+"""Which column holds the text, which hold labels, and what messages call a column.
 
-A name that the owner did not give is quoted only where the cells tell that it is a name: without a
-header row it would be somebody's cell. That a column is guessed counts as public.
+A name that the owner did not type is quoted only if the cells show that it is a name. Without a
+header row it would be a person's cell. Guesses of columns count as public.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WIDE = re.compile("[\u2e80-\ud7af]")
 
 
 def check_table(frame: pd.DataFrame, source: str) -> None:
-    """Refuse a table without rows, or whose columns cannot be named."""
+    """Refuse a table without rows, or with columns that have no usable names."""
     check_names(frame.columns, source)
     if frame.empty:
         raise InputError(f"{source}: the table has no rows; give a table with records")
@@ -42,7 +42,7 @@ def check_table(frame: pd.DataFrame, source: str) -> None:
 
 
 def show(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote column names where cells tell that they are names. Number others, and long ones."""
+    """Quote column names that the cells show to be names. Number the others, and long ones."""
     verdicts = set(_header_verdicts(frame).values()) - {None}
     quoted = [
         repr(name)
@@ -56,9 +56,9 @@ def show(names: Sequence[str], frame: pd.DataFrame) -> str:
 
 
 def _header_verdicts(frame: pd.DataFrame) -> dict[str, bool | None]:
-    """Return for each column whether its name is unlike its first cells. None: they do not tell.
+    """Return for each column whether its name differs from its first cells, or None if unclear.
 
-    A record's text in the header's place is a sentence, or as long as most texts are.
+    A record's text in place of the header is a sentence, or as long as most texts are.
     """
     verdicts: dict[str, bool | None] = {}
     for name in frame.columns:
@@ -80,17 +80,17 @@ def _header_verdicts(frame: pd.DataFrame) -> dict[str, bool | None]:
 
 
 def _count_words(text: str) -> int:
-    """Return about how many words a text has. Chinese and its like have no spaces between them."""
+    """Estimate the number of words. Scripts such as Chinese have no spaces between words."""
     return len(text.split()) + (0 if text.isascii() else len(_WIDE.findall(text)) // 2)
 
 
 def is_partial(name: str, frame: pd.DataFrame) -> bool:
-    """Return whether a name is a JSONL key that some rows lack: it is data, as their cells are."""
+    """Return whether a name is a JSONL key that some rows lack. Such a key is private data."""
     return facts_of(frame).is_named_by_rows and bool(frame[name].isna().any())
 
 
 def show_unchosen(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote names that the owner did not give, but only count keys that some rows lack."""
+    """Quote names that the owner did not type, but only count keys that some rows lack."""
     partial = [name for name in names if is_partial(name, frame)]
     shared = [name for name in names if name not in partial]
     keys = f"{len(partial)} {'keys' if len(partial) > 1 else 'key'} that not every row has"
@@ -108,9 +108,9 @@ def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
 def choose_columns(
     frame: pd.DataFrame, text: str | None, attributes: list[str], source: str, notes: list[str]
 ) -> tuple[str, list[str]]:
-    """Return the text column and the label columns: as given, or guessed and noted.
+    """Return the text column and the label columns, as given or guessed. Guesses are noted.
 
-    A JSONL key that some rows lack is never guessed: its name would leave the house with the twin.
+    A JSONL key that some rows lack is never guessed, because its name would appear in the twin.
     """
     given = ([] if text is None else [text]) + attributes
     check_named(frame, given, source)
@@ -134,8 +134,8 @@ def choose_columns(
     if not attributes:
         rest, found = [name for name in frame.columns if name != text], []
         for name in rest:
-            # 2 to 50 plain values, no dates, in twice as many rows. However few rows have one of
-            # them: that a column is guessed must not depend on one record.
+            # 2 to 50 plain values, no dates, in at least twice as many rows. A value may have few rows,
+            # because a guess must not depend on one record.
             few = next(blocks(frame[name]))  # of most columns of texts these tell
             if few.dtype.kind in "Mm" or any(isinstance(c, datetime.date) for c in few.tolist()):
                 continue
@@ -157,7 +157,7 @@ def choose_columns(
 def _guess(
     frame: pd.DataFrame, found: list[str], names: list[str], what: str, option: str, source: str
 ) -> str:
-    """Return the one column that was found among `names`. Refuse to guess where there is doubt."""
+    """Return the one column found among `names`. Refuse to guess if there is doubt."""
     if len(found) != 1 or is_partial(found[0], frame):
         doubt = f"nothing of {show_unchosen(names, frame) or 'no column'} looks like {what}"
         if found:

@@ -1,12 +1,12 @@
-"""A table as columns: what its source states, its cells as texts and labels, and their pieces.
+"""A table as columns: facts from its source, cells as texts and labels, and pieces of both.
 
 Readers of files yield pieces of a table, and `collect_table` joins them. The texts of a large table
-lie in a mapped file. It has no name: no other user can open it, and it is gone with the process.
+are in an unnamed mapped file. No other user can open it, and it disappears with the process.
 
-What a cell is depends on no other cell of its column. A reader that infers types of whole columns
-lets one row change all others: next to "free" the price "3.50" is a text, and without it the
-number 3.5. Then two tables that differ in one record differ in all of them, and no noise on one
-record's part covers that.
+The meaning of a cell depends on no other cell of its column. A reader that infers the type of a
+column lets one row change all others: next to "free" the price "3.50" is a text, and without it the
+number 3.5. Two tables that differ in one record would then differ in all records, and noise for one
+record would not cover that.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Piece = tuple[int, Mapping[str, Any]]  # number of rows, and by column its cells
 
 @dataclass
 class RowNumbers:
-    """What a table's rows are called in messages: as a spreadsheet or an editor counts them.
+    """Names of rows in messages, numbered as a spreadsheet or an editor numbers them.
 
     >>> RowNumbers("row", header=1).name(0)
     'row 2'
@@ -68,12 +68,12 @@ class RowNumbers:
 
     @property
     def next(self) -> str:
-        """The row after the last one that was counted."""
+        """The row after the last counted one."""
         rows = len(self.blank)
         return "the header" if rows < self.header else f"{self.word} {rows + 1}"
 
     def name(self, index: int) -> str:
-        """Return what to call a row of the table, by its number from 0."""
+        """Return the name of a row, given its number from 0."""
         place = index + self.header
         if b"1" in self.blank:
             filled = np.flatnonzero(np.frombuffer(bytes(self.blank), np.uint8) == ord("0"))
@@ -83,7 +83,7 @@ class RowNumbers:
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What the source of a table states of it. Cells say nothing here."""
+    """Facts that a table's source states. They never come from cells."""
 
     # Cells are of CSV or TSV, where a number is a text that is written as one.
     is_text: bool = False
@@ -100,7 +100,7 @@ class TableFacts:
 
 
 def facts_of(table: pd.DataFrame | pd.Series) -> TableFacts:
-    """Return what the source of a table, or of a column of it, states."""
+    """Return the facts stated by the source of a table or column."""
     found: TableFacts = table.attrs.get(STATED) or TableFacts()
     return found
 
@@ -111,9 +111,9 @@ def facts_of(table: pd.DataFrame | pd.Series) -> TableFacts:
 def collect_table(
     pieces: Iterable[Piece], schema: pa.Schema | None = None, folder: Path | None = None
 ) -> pd.DataFrame:
-    """Return a whole table of its pieces.
+    """Join pieces into a table.
 
-    `schema` is Arrow's, where the source states types. Later pieces' texts go into the folder.
+    `schema` is Arrow's, if the source states types. Texts after the first piece go to `folder`.
     """
     total = 0
     chunks: dict[str, list[Any]] = {} if schema is None else {name: [] for name in schema.names}
@@ -138,7 +138,7 @@ def collect_table(
                     cells = cells.cast(pa.large_string())
                 is_text = isinstance(cells, pa.Array) and pa.types.is_large_string(cells.type)
                 if file is not None and folder is not None and is_text:
-                    # each array is a stream of its own; what stays in memory is where it begins
+                    # each array is its own stream, and memory keeps only where it begins
                     start, batch = file.tell(), pa.record_batch([cells], ["cells"])
                     with writing(folder), pa.ipc.new_stream(file, batch.schema) as stream:
                         stream.write_batch(batch)
@@ -156,7 +156,7 @@ def collect_table(
                         parts[place] = pa.ipc.open_stream(pages.slice(part)).read_all()[0].chunk(0)
     arrow, mixed = {}, {}
     for name, parts in chunks.items():
-        # a category of so many values that its cells were unfolded becomes one again
+        # a category with so many values that its cells were unfolded becomes one again
         is_folded = schema is not None and pa.types.is_dictionary(schema.field(name).type)
         if is_folded and (kinds := {p.type for p in parts if not pa.types.is_dictionary(p.type)}):
             plain = [p.dictionary_decode() if pa.types.is_dictionary(p.type) else p for p in parts]
@@ -183,7 +183,7 @@ def collect_table(
 
 
 def table_of(data: Any) -> Any:
-    """Return a table of lists by column, or of a list of rows as JSONL has them. Else the data.
+    """Return a table made of lists by column or of a list of rows as in JSONL. Keep other data.
 
     >>> table_of([{"a": 1}, {"a": None, "b": "x"}])["a"].tolist()
     [1, None]
@@ -205,13 +205,13 @@ def table_of(data: Any) -> Any:
 
 
 def blocks(column: Any) -> Iterator[Any]:
-    """Yield a column or a table in pieces, so that few of its cells are Python objects at once."""
+    """Yield a column or a table in pieces, so that only a few cells are Python objects at once."""
     for start in range(0, len(column), ROWS_AT_ONCE):
         yield column.iloc[start : start + ROWS_AT_ONCE]
 
 
 def some_at_once(cells: Iterable[Cell], length: int | None = None) -> Iterator[list[Cell]]:
-    """Yield all cells in lists of `length`, the last of which may be shorter."""
+    """Yield all cells in lists of `length`. The last list may be shorter."""
     source = iter(cells)
     while some := list(islice(source, length or ROWS_AT_ONCE)):
         yield some
@@ -222,7 +222,7 @@ def some_at_once(cells: Iterable[Cell], length: int | None = None) -> Iterator[l
 
 @dataclass(eq=False)
 class Picked(Sequence[Cell]):
-    """Some items of many.
+    """A selection of items, by their places.
 
     >>> list(Picked("abc", [2, 0, 0]))
     ['c', 'a', 'a']
@@ -243,7 +243,7 @@ class Picked(Sequence[Cell]):
 
 
 class Texts(Picked[str]):
-    """Some cells of a column's array, all of them texts. `places` are rising, (n,) from 0."""
+    """Some cells of a column's array, all of them texts. `places` rise from 0, shape (n,)."""
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), ROWS_AT_ONCE):
@@ -254,7 +254,7 @@ class Texts(Picked[str]):
             yield from cells if self.change is None else map(self.change, cells)
 
     def repeats(self) -> int:
-        """Return how many texts occurred before: by 64 bits of each, so one in 10⁷ tables errs."""
+        """Count repeated texts. It compares 64-bit hashes, so one table in 10⁷ is miscounted."""
         found = np.fromiter(map(hash, self), np.int64, len(self))
         return len(found) - len(np.unique(found))
 
@@ -263,7 +263,7 @@ class Texts(Picked[str]):
 
 
 def plain_cell(cell: Any) -> Any:
-    """Return a cell as Python's own number or text: dates by ISO 8601, decimals as numbers.
+    """Return a cell as a Python number or text. Dates follow ISO 8601, decimals become numbers.
 
     >>> plain_cell(Decimal("4.50")), plain_cell(pd.Timestamp("2024-02-29"))
     (4.5, '2024-02-29')
@@ -293,7 +293,7 @@ def plain_cell(cell: Any) -> Any:
 
 
 def label_value(cell: Any) -> Any:
-    """Return a cell as a label: whole floats as ints, as a column of ints with a gap has such.
+    """Return a cell as a label. Whole floats become ints, because a gap turns ints into floats.
 
     >>> [label_value(cell) for cell in (5.0, -0.0, 2.5, Decimal("3.0"))]
     [5, 0, 2.5, 3]
@@ -304,13 +304,13 @@ def label_value(cell: Any) -> Any:
 
 
 def no_dtype_holds(values: Sequence[Any]) -> bool:
-    """Return whether whole numbers stand beside fractions that are too large for a float."""
+    """Return whether fractions are mixed with whole numbers that are too large for a float."""
     is_large = any(type(v) is int and abs(v) > _LARGEST for v in values)
     return is_large and any(isinstance(v, float) for v in values)
 
 
 def whole_characters(text: str) -> str:
-    r"""Return a text in which � stands for each half of a surrogate pair, as half an emoji is.
+    r"""Return a text with � for each unpaired half of a surrogate pair, such as half an emoji.
 
     >>> whole_characters("so \ud83d\ude00 \ud83d")
     'so 😀 �'
@@ -319,7 +319,7 @@ def whole_characters(text: str) -> str:
 
 
 def widened(column: pd.Series) -> pd.Series:
-    """Return floats of 16 or 32 bits as the shortest numbers that they are written as.
+    """Return floats of 16 or 32 bits as the shortest decimal numbers that they print as.
 
     >>> widened(pd.Series([3.3], dtype="float32")).tolist()
     [3.3]
@@ -333,7 +333,7 @@ def widened(column: pd.Series) -> pd.Series:
 
 
 def parse_number(text: str) -> int | float | None:
-    """Return a finite number: a whole one in all its digits, which may be more than a float has.
+    """Return a finite number. A whole one keeps all its digits, more than a float can hold.
 
     >>> parse_number("12"), parse_number("1e3"), parse_number("inf"), parse_number("one")
     (12, 1000.0, None, None)
@@ -346,7 +346,7 @@ def parse_number(text: str) -> int | float | None:
 
 
 def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return all cells of a table as they are spelt.
+    """Return all cells of a table as written texts.
 
     >>> as_texts(pd.DataFrame({"stars": [4.5, 5.0]})).stars.tolist()
     ['4.5', '5']
@@ -356,9 +356,9 @@ def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_text(text: str) -> int | float | bool | None:
-    """Return the number or truth that a text spells as `plain` does. None: it is a text.
+    """Return the number or boolean that a text spells exactly as `plain` does, or None.
 
-    So "3.10", "1E3", "+1", "007" and "TRUE" are texts: no number would be written as they are.
+    "3.10", "1E3", "+1", "007" and "TRUE" stay texts, because no number is written like that.
 
     >>> [read_text(text) for text in ("3.1", "-1", "True", "3.10", "1.0", "+1")]
     [3.1, -1, True, None, None, None]
@@ -371,18 +371,18 @@ def read_text(text: str) -> int | float | bool | None:
 
 
 def typed(column: pd.Series) -> pd.Series:
-    """Return a column of texts as numbers or booleans, if `plain` makes every cell of it again.
+    """Return a column of texts as numbers or booleans if `plain` restores every cell.
 
-    So whoever shows a cell has what stood in the file, whatever the other cells are.
+    A displayed cell is then the same as in the file, whatever the other cells are.
 
     >>> [str(typed(pd.Series(c, dtype="str")).dtype) for c in (["7", "12"], ["7", None], ["007"])]
     ['int64', 'float64', 'str']
     """
-    # most columns are told by their first texts, before all of them are looked up
+    # the first texts settle most columns, before all of them are looked up
     for cells in blocks(column):
         if any(read_text(text) is None for text in cells.dropna().unique()):
             return column
-    numbers, texts = pd.factorize(column)  # (N,) place of each cell in `texts`; -1: a gap
+    numbers, texts = pd.factorize(column)  # (N,) place of each cell in `texts` (-1: a gap)
     values: list[Any] = list(map(read_text, texts))
     has_gap, kinds = bool((numbers < 0).any()), set(map(type, values))
     largest = 2**63 - 1 if kinds == {int} and not has_gap else _LARGEST
@@ -395,7 +395,7 @@ def typed(column: pd.Series) -> pd.Series:
 
 
 def has_text(column: pd.Series, place: str) -> np.ndarray:
-    """Return (N,) whether a cell is a text that is not blank. One of them must be a text."""
+    """Return (N,) whether a cell is a text that is not blank. At least one cell must be a text."""
     cells = (cell for some in blocks(column) for cell in some.tolist())
     found = [_VISIBLE.search(c) is not None if isinstance(c, str) else None for c in cells]
     if all(is_filled is None for is_filled in found):
@@ -407,27 +407,27 @@ def has_text(column: pd.Series, place: str) -> np.ndarray:
 
 
 def text_cells(column: pd.Series, place: str) -> list[str | None]:
-    """Return the texts, None where there is none."""
+    """Return the texts, with None where a cell has none."""
     return column.astype(object).where(has_text(column, place), None).tolist()
 
 
 @dataclass(frozen=True)
 class LabelCodes:
-    """The labels of a column, a number each."""
+    """The labels of a column as numbers."""
 
-    numbers: np.ndarray  # (N,) places in `values`; -1 where there is no label
+    numbers: np.ndarray  # (N,) places in `values` (-1 if there is no label)
     values: list[LabelValue]  # all different, in the order in which they occur
 
     def of_rows(self, rows: np.ndarray) -> LabelCodes:
-        """Return the labels of rows (n,), which all have one, as if there had been no others."""
+        """Return the labels of some rows (n,), as if no other rows existed. Each has a label."""
         used, numbers = np.unique(self.numbers[rows], return_inverse=True)
         values = [self.values[number] for number in used.tolist()]
         return LabelCodes(numbers.astype(np.int32), values)
 
     def as_numbers(self) -> LabelCodes:
-        """Return numbers, or truths, where all values are texts that spell such (`read_text`).
+        """Return numbers or booleans if all values are texts that spell such (`read_text`).
 
-        For a set of texts that is public: what becomes of one depends on the others.
+        Use it only on public sets of texts, because each result depends on the other texts.
 
         >>> [LabelCodes(np.array([0]), texts).as_numbers().values for texts in (["1"], ["1.0"])]
         [[1], ['1.0']]
@@ -443,13 +443,13 @@ class LabelCodes:
 
 
 def codes_of(own: Sequence[LabelValue], values: Sequence[LabelValue], places: Any) -> LabelCodes:
-    """Return the labels of rows (N,) by their `places` in `own`, of which each is a value."""
+    """Return the labels of rows (N,), given their `places` in `own`. Each of `own` is a value."""
     number = {value: n for n, value in enumerate(values)}
     return LabelCodes(np.array([number[value] for value in own], np.int32)[places], [*values])
 
 
 def combined(columns: Sequence[LabelCodes]) -> Picked[tuple[LabelValue, ...]]:
-    """Return the label combination of each row, of those that occur."""
+    """Return each row's label combination, out of those that occur."""
     items: list[tuple[LabelValue, ...]] = [()]
     numbers = np.zeros(len(columns[0].numbers), np.int64)
     for codes in columns:
@@ -460,16 +460,16 @@ def combined(columns: Sequence[LabelCodes]) -> Picked[tuple[LabelValue, ...]]:
 
 
 def label_codes(column: pd.Series, place: str, as_written: bool = False) -> LabelCodes:
-    """Return plain Python values of one type, each once, and which of them each cell is.
+    """Return the distinct values as plain Python values of one type, and the value of each cell.
 
-    A value is spelt by itself, so that no record's spelling of it is another's (`label_value`).
-    `as_written`, texts of a file that states no types stay as they are: where values are declared,
-    none may decide what another is.
+    The spelling of a value depends on that value alone, so no record changes another's
+    (`label_value`). With `as_written`, texts of a file without types stay unchanged. Declared
+    values need that, because no value may decide the meaning of another.
     """
     if column.dtype == object:  # 1 and True are equal, and a list cannot be looked up
         own, found = np.arange(len(column)), column.where(column.notna(), None).tolist()
     else:
-        own, distinct = pd.factorize(widened(column))  # (N,) places in `distinct`; -1: a gap
+        own, distinct = pd.factorize(widened(column))  # (N,) places in `distinct` (-1: a gap)
         found = distinct.tolist()
     places, known = [], dict[tuple[type, Any], int]()
     for value in map(label_value, found):
@@ -499,7 +499,7 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
 
 
 def label_cells(column: pd.Series, place: str) -> list[LabelValue | None]:
-    """Return the labels, None where there is none. See `label_codes`."""
+    """Return the labels, with None where a cell has none. See `label_codes`."""
     found = label_codes(column, place)
     known: list[LabelValue | None] = [*found.values, None]
     return [known[number] for number in found.numbers.tolist()]

@@ -1,9 +1,9 @@
-"""Label columns: which values are public, and what becomes of other rows.
+"""Label columns: which values are public, and what happens to other rows.
 
-A value that a message shows here becomes public with the twin. Others are known by their rows
-alone. What is declared is compared record by record, so that no record decides for another. What
-is not declared is selected by noisy counts, and compared in the same way. Knows no text, no file
-and no noise.
+A value that a message shows here becomes public with the twin. Other values are named only by their
+rows. Declared values are compared record by record, so that no record decides for another.
+Undeclared values are selected by noisy counts and compared in the same way. This module knows no
+text, no file and no noise.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True
 
 @dataclass(frozen=True)
 class LabelRules:
-    """What the owner says of label values."""
+    """The owner's rules for label values."""
 
     # By attribute, all values that are public. No others enter the twin, and these do even where
     # no row has them.
@@ -66,7 +66,7 @@ class LabelRules:
     whose: Mapping[str, str] = field(default_factory=dict)  # who declared, if not the owner
 
     def __post_init__(self) -> None:
-        """Refuse what could not be meant."""
+        """Refuse contradictory rules."""
         largest = sys.float_info.max  # a whole number may be larger, and has no end
         for option, given in (("labels", self.declared), ("bins", self.bins)):
             lists = given.values() if isinstance(given, Mapping) else (None,)
@@ -99,34 +99,34 @@ class LabelRules:
 
     @property
     def names(self) -> list[str]:
-        """The attributes that something is declared of."""
+        """The attributes that have a declaration."""
         return [*self.declared, *self.bins]
 
     @property
     def changes_rows(self) -> bool:
-        """Whether rows may be left out, or have other labels than in the table."""
+        """Whether the rules may leave rows out or change their labels."""
         return bool(self.bins) or self.merge or self.drop
 
     def settled(self, schema: Schema, whose: Mapping[str, str]) -> LabelRules:
-        """Return the rules by which other rows get labels of this schema and no others.
+        """Return rules that give other rows labels of this schema only.
 
-        Rows whose value was not selected are left out, as they were by the run.
+        Rows whose value was not selected are left out, as they were in the run.
         """
         declared = {a.name: a.values for a in schema.attributes if a.name not in self.bins}
         drop = self.drop or any(a.name not in self.names for a in schema.attributes)
         return replace(self, declared=declared, drop=drop, prompt=None, whose=whose)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON, of all that is not the prompt's."""
+        """Return plain values for JSON, without what concerns the prompt."""
         declared, bins = ({k: list(v) for k, v in g.items()} for g in (self.declared, self.bins))
         return {"declared": declared, "bins": bins, "merge": self.merge, "drop": self.drop}
 
 
 @dataclass(frozen=True)
 class LabelColumn:
-    """A label column of the rows that have text and labels, as it was read or as it is settled.
+    """A label column of the rows that have text and labels, before or after it is settled.
 
-    Settled, its values are all that are public, in their order, and no row lacks one.
+    Once settled, its values are all public values in their order, and every row has one.
     """
 
     name: str
@@ -135,16 +135,16 @@ class LabelColumn:
     codes: LabelCodes  # (n,)
     rows: np.ndarray  # (n,) in the table, from 0
     cells: pd.Series  # none of them: only what its source states, and categories
-    whose: str | None = None  # who says what values there are. None: nobody has yet
+    whose: str | None = None  # who says which values there are (None: not settled)
     dtype: str = ""  # of pandas, once it is settled
 
     @property
     def facts(self) -> TableFacts:
-        """What the table's source states."""
+        """The facts stated by the table's source."""
         return facts_of(self.cells)
 
     def name_rows(self, which: np.ndarray) -> str:
-        """Name those of its rows that are marked, as they are counted in messages."""
+        """Name the marked rows as messages number them."""
         rows = self.rows[which]
         names = [self.facts.rows.name(row).rpartition(" ") for row in rows[:MOST_SHOWN].tolist()]
         several = f"{names[0][0]}{'s' if len(rows) > 1 else ''}"
@@ -156,7 +156,7 @@ class LabelColumn:
 
 
 def check_number_of_values(column: LabelColumn) -> None:
-    """Refuse a column of one value, or of so many that they are no labels. Show none of them."""
+    """Refuse a column with one value, or with too many to be labels. Show no value."""
     rows, distinct = len(column.codes.numbers), len(column.codes.values)
     if distinct == 1:
         raise InputError(
@@ -173,9 +173,9 @@ def check_number_of_values(column: LabelColumn) -> None:
 
 
 def nearest(value: str, among: Sequence[str]) -> str | None:
-    """Return the one value that differs by case and blanks alone, else by one letter.
+    """Return the only value that differs in case and blanks, or else by one letter.
 
-    A letter is missing, added or another. Digits tell values apart.
+    A letter may be missing, added or different. Digits always count as different.
 
     >>> nearest(" Postive", ["positive", "negative"]), nearest("1 star", ["2 stars", "3 stars"])
     ('positive', None)
@@ -207,22 +207,22 @@ def public_labels(
     found: Mapping[LabelValue, int] | None = None,
     whose: str = OWNER,
 ) -> LabelColumn:
-    """Settle which values of a column are public, and which of them each row has; -1: none.
+    """Settle which values of a column are public, and which one each row has (-1 for none).
 
-    The values that become public are among the notes for the owner, and no others.
+    Notes for the owner name the values that become public, and no others.
 
     Args:
-        column: all of its values, as they are in the table.
-        rules: what is declared.
-        notes: for the owner.
-        found: of a column of which nothing is declared, the values that may become public and how
-            many records have them, the most frequent first. They may choose words of the prompt,
-            which then declare.
+        column: all values, as in the table.
+        rules: the declarations.
+        notes: notes for the owner.
+        found: for an undeclared column, the values that may become public and how many records
+            have them, most frequent first. They may choose words of the prompt, which then count
+            as a declaration.
         whose: who says that these are the values.
     """
     name, declared_by = column.name, "labels"
     values: list[LabelValue] = []
-    places: list[int] = []  # of each of the column's values among the public ones; -1: none
+    places: list[int] = []  # of each of the column's values among the public ones (-1: none)
     merge, given = rules.merge, rules.declared.get(name)
     if found is None:
         whose = rules.whose.get(name, whose)
@@ -298,9 +298,9 @@ def public_labels(
 def _match_found(
     found: Mapping[LabelValue, int], column: LabelColumn, merge: bool
 ) -> tuple[list[LabelValue], list[int]]:
-    """Return the values that were found, in their order, and which of them each of a column's is.
+    """Return the found values in their order, and the one that each of a column's values is.
 
-    What they are follows from them alone, and which of them a record has from its own cell.
+    The values follow from `found` alone, and a record's match from its own cell.
     """
     if len(found) < 2:
         few = "no value" if not found else "one value only"
@@ -337,16 +337,16 @@ def _match_found(
 def _match_declared(
     given: Sequence[LabelValue], column: LabelColumn, merge: bool
 ) -> tuple[list[LabelValue], list[int]]:
-    """Return declared values as the column has them, and which each of its own is; -1: none.
+    """Return declared values as the column writes them, and the match of each value (-1: none).
 
-    Where no source states a type, it follows from the declared values alone, and a text is a number
-    only where it is written as that number is. Each value of the column is compared by itself: no
+    If no source states a type, it follows from the declared values alone. A text is a number only
+    if it is written as that number is. Each value of the column is compared on its own, so no
     record decides for another.
     """
     has_types = column.facts.states_types or column.facts.is_named_by_rows  # JSON has types
 
     def read(value: LabelValue, kind: type) -> Any:
-        """Return a value as one of a kind. None where it is none, or no finite number."""
+        """Return a value as one of a kind, or None if it is not, or is no finite number."""
         text = plain(value)
         if kind is str:
             return text
@@ -380,7 +380,7 @@ def _match_declared(
 
 
 def in_order(values: Sequence[LabelValue], column: pd.Series) -> list[LabelValue]:
-    """Return label values as they are published: those of ordered categories in their order."""
+    """Return label values in the order of publication. Ordered categories keep their order."""
     if dtype_name(column, values) != ORDERED:
         return sorted(values)
     order = map(label_value, widened(column).cat.categories.tolist())
@@ -390,10 +390,10 @@ def in_order(values: Sequence[LabelValue], column: pd.Series) -> list[LabelValue
 def settle_labels(
     columns: Sequence[LabelColumn], rules: LabelRules | None, source: str, notes: list[str]
 ) -> tuple[list[LabelColumn], np.ndarray]:
-    """Return each column with its public labels, of rows that have one, and (n,) which these are.
+    """Return each column with its public labels, and (n,) the rows that have all of them.
 
-    Where nothing is declared, a column has all values of the rows that are left, as they stand in
-    the table, and nobody who says so yet. Without rules all is public.
+    An undeclared column keeps all values of these rows as they are in the table, and its values are
+    not yet attributed to anyone. Without rules all values are public.
     """
     names, kept = rules.names if rules else [], np.arange(len(columns[0].rows))
     for name in names:  # a declaration that would do nothing
@@ -423,12 +423,12 @@ def settle_labels(
 
 
 def dtype_name(column: pd.Series, values: Sequence[LabelValue]) -> str:
-    """Return the dtype of a twin's column: as stated, or what the public values alone have.
+    """Return the dtype of a twin's column: as stated, or as the public values alone imply.
 
-    Where nothing states it (CSV, TSV, Excel, JSONL), it follows from all cells, and tells of single
-    ones: 1 and 2 are int64, and float64 where one row has a gap. A gap does the same to whole
-    numbers of Parquet. A number makes objects of its texts. Of a table in memory only the family
-    is taken (numpy, nullable, Arrow, category): pandas may have chosen the rest by one cell.
+    If no source states it (CSV, TSV, Excel, JSONL), pandas takes it from all cells, which reveals
+    single ones: 1 and 2 are int64, but float64 if one row has a gap. A gap does the same to whole
+    numbers of Parquet. One number turns texts into objects. For a table in memory only the family
+    is taken (numpy, nullable, Arrow, category), since pandas may have chosen the rest by one cell.
     """
     if isinstance(column.dtype, pd.CategoricalDtype) and column.dtype.ordered:
         return ORDERED

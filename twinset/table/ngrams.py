@@ -1,8 +1,8 @@
-"""Texts as numbers: their words, and a 64-bit code for every run of words that they hold.
+"""Texts as numbers: their words, and a 64-bit code for every run of consecutive words.
 
-Case, punctuation and spacing do not count. A sign of a script written without spaces is a word. Two
-different runs get one code with probability 2⁻⁶⁴: among 10⁷ runs on either side, one false match
-is found with probability 5·10⁻⁶. No text is kept behind the codes.
+Case, punctuation and spacing do not count. In scripts without spaces each sign is a word. Two
+different runs share a code with probability 2⁻⁶⁴. Between two sets of 10⁷ runs, the chance of one
+false match is 5·10⁻⁶. The codes do not keep any text.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def words_of(text: str) -> list[str]:
 
 @dataclass(frozen=True, repr=False)
 class Words:
-    """The words of a table's texts, one row behind the other."""
+    """The words of a table's texts, row after row."""
 
     codes: np.ndarray  # (W,) of each word
-    row: np.ndarray  # (W,) the row it stands in
+    row: np.ndarray  # (W,) the row that has it
     left: np.ndarray  # (W,) words from it to the end of its row, itself too
-    rows: int  # how many there are; some may have no word
+    rows: int  # how many there are (some may have no word)
 
     def runs(self, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return codes and rows of all runs of so many words; none leaves its row."""
+        """Return codes and rows of all runs of `length` words. A run stays within its row."""
         codes, width = self.codes, 1
         while width < length:  # two halves, which overlap where the length is no power of two
             shift = min(width, length - width)
@@ -52,7 +52,7 @@ class Words:
 
 
 def number_words(texts: Sequence[str], vocabulary: dict[str, int]) -> Words:
-    """Return the words of texts. Tables to be compared share a vocabulary, to which it adds."""
+    """Return the words of texts. Tables to compare share a vocabulary, which this extends."""
     numbered = []
     for text in texts:
         words = words_of(text)
@@ -66,12 +66,12 @@ def number_words(texts: Sequence[str], vocabulary: dict[str, int]) -> Words:
 
 
 def mixed(codes: np.ndarray) -> np.ndarray:
-    """Return other codes, one for one, that look random: (N,) uint64, by SplitMix64."""
+    """Map codes one-to-one to codes that look random: (N,) uint64, by SplitMix64."""
     return pd.util.hash_array(codes + _GAMMA, categorize=False)
 
 
 def rows_sharing_a_run(words: Words, others: Words, length: int) -> np.ndarray:
-    """Return which rows have so many words in a row that one of the other rows has too: (N,)."""
+    """Return (N,) which rows share a run of `length` words with one of the other rows."""
     codes, rows = words.runs(length)
     sharing = np.zeros(words.rows, dtype=bool)
     sharing[rows[np.isin(codes, others.runs(length)[0])]] = True

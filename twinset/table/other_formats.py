@@ -1,9 +1,9 @@
 """Parquet, Feather, Excel and the `datasets` library, read or refused in one line.
 
-The cells are private, and the messages of libraries may quote them: none is passed on, and errors
-are raised `from None` so that no traceback holds one either. Others wrote these files, so that all
-in them is bounded before it is decompressed. Code that comes with a data set never runs, and of
-formulas the last results are read.
+The cells are private, and messages of libraries may quote them. No such message is passed on, and
+errors are raised `from None` so that no traceback shows one. The files come from others, so
+everything in them is bounded before it is decompressed. Code that comes with a data set never runs.
+A formula is read as its last result.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 @contextmanager
 def one_line(message: str) -> Iterator[None]:
-    """Say in one line that a file cannot be read, whatever makes a library raise."""
+    """Turn any error of a library into one line that says the file cannot be read."""
     try:
         yield
     except (InputError, OSError, MemoryError, GeneratorExit):
@@ -62,10 +62,10 @@ def one_line(message: str) -> Iterator[None]:
 
 @dataclass
 class _Unfolding:
-    """A table's columns, cell by cell, and how many bytes take all that were looked at.
+    """A table's columns, cell by cell, and the total bytes of the cells seen so far.
 
-    A cell that stands once in a file may be that of millions of rows. It is measured before it is
-    copied, and a damaged buffer is found before it is read beyond its ends.
+    A cell that is stored once may stand for millions of rows. It is measured before it is copied,
+    and a damaged buffer is detected before it is read past its ends.
     """
 
     path: Path | None  # None: the table is in memory or in a folder, and nothing is measured
@@ -74,7 +74,7 @@ class _Unfolding:
     dictionaries: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def unfold(self, name: str, cells: pa.Array | None, rows: int) -> pa.Array:
-        """Return cells that refer to no others. Lists become empty: they are no texts or labels."""
+        """Return self-contained cells. Lists become empty, as they are neither texts nor labels."""
         if cells is None or not _is_plain(cells.type):
             self._count(rows)
             return pa.array([[]] * rows, pa.list_(pa.null()))
@@ -129,9 +129,9 @@ def _is_plain(kind: pa.DataType) -> bool:
 def _arrow_pieces(
     batches: Iterable[pa.RecordBatch], names: Sequence[str], message: str, path: Path | None = None
 ) -> Iterator[Piece]:
-    """Yield pieces of which every buffer is whole and every text is UTF-8.
+    """Yield pieces whose buffers are complete and whose texts are UTF-8.
 
-    A damaged one would be read beyond its ends, and an error of a text would quote it.
+    A damaged buffer would be read past its ends, and an error about a text would quote it.
     """
     unfolding, most = _Unfolding(path), columns.ROWS_AT_ONCE
     with one_line(message):
@@ -146,9 +146,9 @@ def _arrow_pieces(
 
 
 def _name_classes(pieces: Iterator[Piece], schema: pa.Schema, message: str) -> Reader:
-    """Return pieces in which each `ClassLabel` of `datasets` has names for numbers, and a schema.
+    """Return pieces and schema with names instead of numbers for each `ClassLabel` of `datasets`.
 
-    A schema's notes name them. -1 stands for no label.
+    The schema's metadata has the names. -1 means no label.
     """
     classes: dict[str, pa.Array] = {}
     with suppress(ValueError, TypeError, KeyError, AttributeError):  # its notes may be no notes
@@ -195,7 +195,7 @@ def read_parquet(path: Path) -> Reader:
 
 
 def _parquet_batches(file: pq.ParquetFile, sizes: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """Yield batches, read by few rows where one cell may fill many rows and all memory."""
+    """Yield batches, with few rows at a time if one cell may fill many rows and all memory."""
     schema = file.schema_arrow
     plain = [each.name for each in schema if _is_plain(each.type)]
     # each batch of a category has all values of its group
@@ -216,7 +216,7 @@ def _parquet_batches(file: pq.ParquetFile, sizes: Sequence[int]) -> Iterator[pa.
 
 
 def read_feather(path: Path) -> Reader:
-    """Return pieces and schema of Feather (version 2), or of a stream as `datasets` keeps it."""
+    """Return pieces and schema of Feather (version 2), or of a stream stored by `datasets`."""
     message = f"{path}: not a readable Feather or Arrow file; write it again"
     with one_line(message):
         raw = pa.OSFile(str(path))
@@ -241,15 +241,15 @@ def read_feather(path: Path) -> Reader:
 def _message_size(message: pa.Message) -> tuple[int, int]:
     """Return how many rows a batch has, and how many bytes it takes once decompressed.
 
-    Each compressed buffer begins with its size, 64 bits. Where buffers lie stands in a FlatBuffer
-    (arrow.apache.org/docs/format/Columnar.html#recordbatch-message). Its tables begin with the way
-    back to a vtable, which holds the offset of each field, or 0 for one that is left out.
+    Each compressed buffer begins with its size, 64 bits. A FlatBuffer says where the buffers are
+    (arrow.apache.org/docs/format/Columnar.html#recordbatch-message). Each of its tables begins with
+    the distance to a vtable, which holds the offset of each field, or 0 for a missing field.
     """
     data, body = memoryview(message.metadata), memoryview(message.body)
     unpack = struct.unpack_from  # of places that Arrow has checked to lie in the message
 
     def find(table: int, field: int, is_table: bool = False) -> int:
-        """Return where a field of a table is, or the table that it points to; 0: nowhere."""
+        """Return the position of a table's field, or of the table it points to, or 0 if missing."""
         vtable = table - unpack("<i", data, table)[0]
         is_there = 4 + 2 * field < unpack("<H", data, vtable)[0]
         offset = unpack("<H", data, vtable + 4 + 2 * field)[0] if is_there else 0
@@ -328,7 +328,7 @@ def read_dataset(data: Any, source: str) -> Reader:
 def read_excel(
     path: Path, sheet: str | None, rows: RowNumbers, notes: list[str]
 ) -> Iterator[Piece]:
-    """Yield pieces of a sheet, by default the first. Its first row with cells is the header."""
+    """Yield pieces of a sheet, by default the first. Its first non-empty row is the header."""
     from openpyxl import load_workbook
 
     message = f"{path}: not a readable Excel file (.xlsx without a password); save it again"

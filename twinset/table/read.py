@@ -1,9 +1,9 @@
-"""Tables in files: which ending means which format, and how text is read and a table is written.
+"""Tables in files: which ending means which format, how text is read and how a table is written.
 
-Of a file of text, what is not given is detected, and said to the owner. The cells are private, and
-the messages of libraries may quote them: none is passed on, and errors are raised `from None` so
-that no traceback holds one either. Knows nothing of texts, labels or privacy budgets. A table is a
-pandas table on Arrow's columns. What its source states (row numbers, types) is kept in its `attrs`.
+Missing settings of a text file are detected and reported to the owner. The cells are private, and
+messages of libraries may quote them. None is passed on, and errors are raised `from None` so that
+no traceback shows one. This module knows nothing of texts, labels or privacy budgets. A table is a
+pandas table on Arrow's columns, with facts from its source (row numbers, types) in its `attrs`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ _OWN_DELIMITERS = {"csv": ",", "tsv": "\t"}
 _OF_TEXT = ("csv", "tsv", "jsonl", "json")
 _DELIMITERS = ",;\t|"
 _BLOCK = 2**20  # bytes or characters. Even, so that each block begins at an even place
-_SAMPLE = 2**16  # bytes of lines that are not ASCII, by which an encoding is told
-_ROWS = 100  # by which a delimiter is told
+_SAMPLE = 2**16  # non-ASCII bytes from which an encoding is detected
+_ROWS = 100  # from which a delimiter is detected
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this one
     codecs.BOM_UTF32_BE: "utf-32",
@@ -98,7 +98,7 @@ _TOO_LONG = (
 
 @dataclass(frozen=True)
 class Layout:
-    """What is given or found about a file of text. None: to be detected."""
+    """The given or detected settings of a text file. None: still to be detected."""
 
     encoding: str | None = None  # as Python names it
     delimiter: str | None = None  # a character
@@ -107,7 +107,7 @@ class Layout:
     is_told: bool = False  # the encoding was detected
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used, and write the rest in one way."""
+        """Refuse unusable settings, and normalise the rest."""
         if self.encoding is not None:
             try:
                 found = codecs.lookup(self.encoding).name
@@ -128,14 +128,14 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """The encoding, as people name it."""
+        """The encoding's usual name."""
         return "UTF-8" if self.encoding == _UTF8 else str(self.encoding).replace("utf-", "UTF-")
 
 
 def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, list[str]]:
-    """Return a layout with nothing left to detect, and what to tell the owner about it.
+    """Return a complete layout, and notes about it for the owner.
 
-    `own` is the delimiter that the file's ending stands for. None: cells are not separated.
+    `own` is the delimiter that the file's ending implies, or None if cells are not separated.
     """
     encoding, nuls = _detect_encoding(path, layout.encoding)
     found, notes, cells = replace(layout, encoding=encoding, is_told=not layout.encoding), [], ""
@@ -167,7 +167,7 @@ def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, 
 
 
 def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
-    """Return a file's encoding, given or told by its bytes, and how many NULs its text has."""
+    """Return a file's encoding, given or detected, and the number of NULs in its text."""
     decoder, is_utf8, size, sample = codecs.getincrementaldecoder("utf-8")(), True, 0, b""
     even, odd = 0, 0  # NUL bytes at even and at odd places: every second one in UTF-16
     mark: str | None = None
@@ -226,9 +226,9 @@ def _read_text(
 ) -> Generator[str, None, None]:
     """Yield a file's lines, as `newline` ends them for `open`. None: blocks of its text.
 
-    Decoding goes by blocks, so a strict decoder would fail rows too early. Escaping the bad bytes
-    and looking for the escapes names the right row. Where the encoding was detected, � stands for
-    each of them: a record's damage is its own. A header, or an encoding that was given, is refused.
+    Decoding works by blocks, so a strict decoder would report a row that is too early. Escaping
+    the bad bytes and looking for the escapes finds the right row. With a detected encoding, each
+    bad byte becomes � and damages only its own record. A header or a given encoding is refused.
     """
     ends, errors, mends = newline or "", "surrogateescape", layout.is_told and not layout.strict
     if mends and str(layout.encoding).startswith(_WIDE_UNITS):
@@ -256,8 +256,8 @@ def _read_text(
 def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
     """Yield pieces of CSV. Only an empty cell is missing, and all rows are equally wide.
 
-    Cells are texts: else one of them would decide what all others of its column are. Quotes are
-    read strictly: else a stray one would decide where the rows after it begin.
+    Cells are texts, because an inferred type would let one cell decide for its whole column.
+    Quotes are read strictly, because a stray one would decide where later rows begin.
     """
     lines = _read_text(path, layout, rows, "")
     rest, delimiter = islice(lines, layout.skipped, None), str(layout.delimiter)
@@ -306,7 +306,7 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
 def _json_items(
     path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the JSON of each item and what it says. None: it is not valid."""
+    """Yield the JSON of each item and its value, or None if it is not valid."""
     parts = _read_text(path, layout, rows, None)
     rest = next(parts, "") if may_be_array else ""
     array = _AROUND.match(rest)
@@ -339,7 +339,7 @@ def _json_items(
             found, end = decoder.raw_decode(rest, at)
         except RecursionError:
             yield "", None
-        except ValueError:  # it may be longer than what was read: as much again is read
+        except ValueError:  # it may be longer than the text read so far, so read the same amount again
             more = "".join(islice(parts, 1 + (len(rest) - at) // _BLOCK))
             rest, at = rest[before:] + more, 0  # with the comma before it
             if not more or len(rest) > MOST_LINE:
@@ -395,7 +395,7 @@ def _read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool)
 
 
 def format_of(path: str | Path) -> str | None:
-    """Return the format a file name's ending stands for, or None where it stands for none.
+    """Return the format that a file name's ending means, or None if it means none.
 
     >>> format_of("reviews.csv.gz"), format_of("Twin.PARQUET"), format_of("notes.docx")
     ('csv', 'parquet', None)
@@ -418,12 +418,12 @@ def read_frame(
 
     Args:
         source: file with an ending in `FORMATS` or `READ_ONLY`, folder of `save_to_disk`, hub name,
-            "-" (standard input, which holds CSV, JSONL or a JSON array), or a `datasets.Dataset`.
-        split: which split of a folder or hub data set, or sheet of an Excel file.
-        folder: private to its owner. Texts of a large table are kept on its disk. None: in memory.
-        layout: encoding and delimiter, where they are not to be detected.
-        written_as: an ending of `FORMATS` without its point. The file is read as `write_frame`
-            writes it, and nothing about it is detected.
+            "-" (standard input with CSV, JSONL or a JSON array), or a `datasets.Dataset`.
+        split: split of a folder or hub data set, or sheet of an Excel file.
+        folder: private to its owner. Texts of a large table are kept there. None: in memory.
+        layout: encoding and delimiter, if they should not be detected.
+        written_as: an ending of `FORMATS` without its dot. The file is read as `write_frame`
+            writes it, and nothing is detected.
     """
     is_path, name = isinstance(source, str | Path), "table"
     if is_path:
@@ -502,7 +502,7 @@ def read_frame(
 
 @contextmanager
 def _spooled(folder: Path | None) -> Iterator[tuple[Path, str]]:
-    """Yield a file that holds standard input, without a name where the system allows it."""
+    """Yield a file with the contents of standard input, unnamed if the system allows it."""
     open_files = Path("/proc/self/fd")
     make: Any = TemporaryFile if open_files.is_dir() else NamedTemporaryFile
     with make(dir=folder) as file:
@@ -528,11 +528,11 @@ def write_frame(
 ) -> int:
     """Write a table whole or not at all, and return how many cells were guarded.
 
-    The file is replaced where it exists, and compressed where it ends in `.gz`. `format` is csv,
-    tsv, jsonl or parquet. None takes it from the ending. `guard_formulas` puts an apostrophe before
-    every text cell of CSV and TSV that a spreadsheet would run (`FORMULA_STARTS`). Column names get
-    one too, and are not counted: `written_names` returns them. Columns of labels are left
-    `as_they_are`: their few values are public, and a label is what its owner calls it.
+    An existing file is replaced. A file that ends in `.gz` is compressed. `format` is csv, tsv,
+    jsonl or parquet, by default that of the ending. `guard_formulas` puts an apostrophe before
+    every text cell of CSV and TSV that a spreadsheet would run (`FORMULA_STARTS`). Column names are
+    guarded too but not counted, see `written_names`. Label columns are listed in `as_they_are` and
+    stay unchanged: their few values are public, and a label is what its owner calls it.
     """
     path = Path(path)
     kind = format if format is not None else format_of(path)
@@ -586,7 +586,7 @@ def write_frame(
 
 
 def written_names(frame: pd.DataFrame, format: str) -> list[str]:
-    """Return the column names that a guarded file of this format has, all different.
+    """Return the column names in a guarded file of this format, all different.
 
     >>> written_names(pd.DataFrame({"=a": [1], "b": [2]}), "csv.gz")
     ["'=a", 'b']

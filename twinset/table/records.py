@@ -1,10 +1,10 @@
 """A private table as records: texts, label combinations and the schema.
 
-Everything wrong with a table is found here, before any model is loaded, and said in one line that
-names file, column and row but holds no cell. Several columns become one text as `{title}: {body}`
-says, where no column has that very name. Knows nothing of tokens, prompts or privacy budgets.
+Every problem of a table is found here, before any model is loaded. The message is one line with
+file, column and row but no cell. A template such as `{title}: {body}` joins columns, unless a
+column has that very name. Knows nothing of tokens, prompts or privacy budgets.
 
-Nothing of the schema may depend on a single record: dtypes are stated by the table, or follow from
+No part of the schema may depend on a single record. Dtypes are stated by the table or follow from
 the public values alone.
 """
 
@@ -83,8 +83,8 @@ class Records:
     labels: Sequence[Combination]  # each in the order of `schema.attributes`
     schema: Schema
     owners: np.ndarray | None = None  # (N,) number of each row's owner. None: each row is its own
-    whose: Mapping[str, str] = field(default_factory=dict)  # who says what values; else the table
-    # Label columns of which nobody has said yet what values are public: all are in `labels`.
+    whose: Mapping[str, str] = field(default_factory=dict)  # who says what values (else the table)
+    # Label columns whose public values are not settled yet: `labels` has all values.
     undeclared: Mapping[str, LabelColumn] = field(default_factory=dict)
     rules: LabelRules = LabelRules()
     unit_of: np.ndarray | None = None  # (N,) of each row, once some units may have none
@@ -94,14 +94,14 @@ class Records:
         return len(self.texts)
 
     def units(self, config: Any) -> Units:
-        """Return whose records are protected together; by the `RunConfig` of a run."""
+        """Return which records are protected together under a run's `RunConfig`."""
         most = config.privacy.max_records_per_owner
         if self.unit_of is not None:
             return Units(len(self), self.unit_of, most, self.unit_count)
         return Units(len(self), self.owners, most)
 
     def values_of(self, name: str, rows: Sequence[int] | None = None) -> list[LabelValue]:
-        """Return a label of each record, or of these."""
+        """Return one label of each record, or of the given ones."""
         place = [attribute.name for attribute in self.schema.attributes].index(name)
         labels = self.labels
         assert isinstance(labels, Picked)
@@ -111,10 +111,10 @@ class Records:
     def with_values(
         self, found: Mapping[str, Mapping[LabelValue, int]], whose: str, notes: list[str]
     ) -> Records:
-        """Return the records that have public labels, by values that were found and who says so.
+        """Return the records that have public labels, given the found values and who named them.
 
-        `found` are those of each undeclared column, the most frequent first. Each record is left
-        out or not by its own labels. Its unit counts all the same.
+        `found` holds the values of each undeclared column, most frequent first. A record stays or
+        goes by its own labels only. Its unit counts in either case.
         """
         labels, texts = self.labels, self.texts
         assert isinstance(texts, Texts) and isinstance(labels, Picked)
@@ -149,14 +149,14 @@ class Records:
         )
 
     def rows_of(self, units: np.ndarray) -> list[int]:
-        """Return the table's rows, from 0, that have some units, by the numbers of these."""
+        """Return the table's rows, from 0, of some units, given their numbers."""
         assert isinstance(self.texts, Texts)
         chosen = units if self.owners is None else np.flatnonzero(np.isin(self.owners, units))
         rows: list[int] = self.texts.places[chosen].tolist()
         return rows
 
     def split(self, rows: Sequence[int]) -> tuple[Records, Records | None]:
-        """Return what is in other rows of the table than these, and what is in these. None: none.
+        """Split off some rows of the table. Return the other records, and these, or None if empty.
 
         Both parts keep the schema of all records.
         """
@@ -177,7 +177,7 @@ class Records:
         return parts[0], parts[1]
 
     def fingerprint(self) -> str:
-        """Return a hash of all cells: as private as they are."""
+        """Return a hash of all cells, which is as private as the cells."""
         found = hashlib.sha256(json.dumps([len(self), asdict(self.schema)]).encode())
         for some in some_at_once(self.texts):
             # with the lengths, no two tables have the same letters one after the other
@@ -197,10 +197,10 @@ def with_joined_text(
     source: str = "table",
     folder: Path | None = None,
 ) -> tuple[pd.DataFrame, str | None, list[str]]:
-    """Return a table with the text column that is asked for, its name, and notes for the owner.
+    """Return a table that has the requested text column, that column's name, and notes.
 
-    `text` is a column, or a template of columns between braces. None: to be guessed later. Joined
-    columns are left out, but for those in `keep`. `folder` is that of `records_from_frame`.
+    `text` is a column, or a template with columns in braces, or None to guess later. Joined columns
+    are dropped unless they are in `keep`. `folder` is as in `records_from_frame`.
     """
     if text is None or text in frame.columns or "{" not in text:
         return frame, text, []
@@ -254,21 +254,21 @@ def records_from_frame(
 ) -> tuple[Records, list[str]]:
     """Take texts and labels from a table, or refuse it. Return notes for its owner, too.
 
-    The notes (guesses, columns and rows left out, duplicates) hold counts of private rows: they are
-    not for the sharing side.
+    The notes (guesses, columns and rows left out, duplicates) include counts of private rows, so
+    they must not be shared.
 
     Args:
         frame: the private table.
-        text: its text column, or a template that joins several. None guesses.
-        attributes: its label columns. Empty guesses one.
-        source: what to call the table in messages.
-        drop_empty: leave out rows whose text or label is missing, blank or (text) not a string,
-            however many. Otherwise one row in `FEW` may be.
-        owner: column that says whose a record is. The twin does not have it.
-        rules: which label values are public. None: all, for rows of which nothing is published.
-            What they leave open is settled by `Records.with_values`.
-        strict: refuse such rows, and control characters in texts, which are removed else.
-        folder: private to its owner: joined texts of a large table are kept on the disk there.
+        text: the text column, or a template that joins several. None guesses.
+        attributes: the label columns. An empty list guesses one.
+        source: the table's name in messages.
+        drop_empty: leave out every row whose text or label is missing or blank, or whose text is
+            not a string. By default one row in `FEW` may be left out.
+        owner: the column that says whom a record belongs to. The twin does not have it.
+        rules: which label values are public. None: all, if nothing about the rows is published.
+            `Records.with_values` settles undeclared columns.
+        strict: refuse such rows, and control characters in texts, which are otherwise removed.
+        folder: private to its owner. Joined texts of a large table are kept there.
     """
     check_table(frame, source)
     facts, notes = facts_of(frame), list(facts_of(frame).notes)
@@ -380,7 +380,7 @@ def records_from_frame(
 
 
 def _one_spelling(owner: str) -> str:
-    r"""Return an owner's name without what people do not see: a person must not become several.
+    r"""Return an owner's name without invisible differences, so that a person stays one owner.
 
     >>> {_one_spelling(name) for name in ("p1", "P1 ", "\u200bp1\xa0", "p1\ufe0f", "p\x001")}
     {'p1'}
@@ -396,11 +396,11 @@ def without_reserved(
     source: str = "table",
     strict: bool = False,
 ) -> tuple[Records, list[str]]:
-    """Return records without special tokens of a tokenizer in texts, and notes for the owner.
+    """Return records without a tokenizer's special tokens in texts, and notes for the owner.
 
-    A model takes them for the end of a text. Each text is cleaned by itself: whoever makes a base
-    model chooses these tokens, and must not learn from a refusal that a text holds one. Labels are
-    public, and refused.
+    A model takes such a token for the end of a text. Each text is cleaned on its own. The tokens
+    are chosen by the author of the base model, who must not learn from a refusal that a text has
+    one. Labels are public, so they are refused.
     """
     tokens = sorted((token for token in reserved if token.strip()), key=len, reverse=True)
     if not tokens:
@@ -432,9 +432,9 @@ def _refuse_where(
     what: str,
     texts_too: bool = True,
 ) -> None:
-    """Refuse texts and labels with something that is said to be `what`.
+    """Refuse texts and labels that contain a problem, which the message calls `what`.
 
-    Label values that nobody declared are looked at when they have been selected.
+    Undeclared label values are checked after they have been selected.
     """
     texts, labels = records.texts, records.labels
     assert isinstance(texts, Texts) and isinstance(labels, Picked)

@@ -1,6 +1,6 @@
-"""The shape of a table, without any of its records: what the sharing side may know.
+"""The shape of a table without any of its records. The sharing side may know it.
 
-Knows no file and no record. Also how options and messages write label values: as a line of CSV.
+Knows no file and no record. Also defines how options write label values: as a line of CSV.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Combination = tuple[LabelValue, ...]
 
 @dataclass(frozen=True)
 class Attribute:
-    """A label column: its name, pandas dtype and its public values, in a fixed order."""
+    """A label column: its name, its pandas dtype and its public values in a fixed order."""
 
     name: str
     dtype: str
@@ -35,7 +35,7 @@ class Attribute:
 
 @dataclass(frozen=True)
 class Schema:
-    """Text column, label columns, and the order they had in the private table."""
+    """Text column, label columns, and their order in the private table."""
 
     text: str  # name of the column
     text_dtype: str  # of pandas
@@ -58,17 +58,17 @@ class Schema:
 
     @property
     def spelled(self) -> dict[tuple[str, ...], Combination]:
-        """Each label combination by its values as they are spelt."""
+        """Each label combination as spelled values."""
         return {tuple(map(plain, combination)): combination for combination in self.combinations}
 
     def value_numbers(self, combination: Combination) -> list[int]:
-        """Return the place of each of its values among those of its attribute."""
+        """Return the index of each value within its attribute."""
         pairs = zip(self.attributes, combination, strict=True)
         return [attribute.values.index(value) for attribute, value in pairs]
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Schema:
-        """Rebuild a schema from what `asdict` made, in JSON or not."""
+        """Rebuild a schema from the result of `asdict`, in JSON or not."""
         attributes = tuple(
             Attribute(a["name"], a["dtype"], tuple(a["values"])) for a in data["attributes"]
         )
@@ -76,12 +76,12 @@ class Schema:
 
 
 def plain(value: Any) -> str:
-    """Return a value as a person writes it: 5 for 5.0. It is a label's one spelling everywhere."""
+    """Return a value as a person writes it: 5 for 5.0. This is a label's only spelling."""
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def read_line(line: str) -> list[str]:
-    """Return the values of a line between commas, as in CSV. One that is no line is a ValueError.
+    """Return the values of a line of CSV. Raise ValueError for anything else.
 
     >>> read_line('York, "Paris, Texas"')
     ['York', 'Paris, Texas']
@@ -93,7 +93,7 @@ def read_line(line: str) -> list[str]:
 
 
 def written_line(values: Iterable[object]) -> str:
-    """Return values as a line. `read_line` makes their texts of it again.
+    """Return values as a line of CSV. `read_line` restores their texts.
 
     >>> written_line(["good", "a, b", 5])
     'good,"a, b",5'

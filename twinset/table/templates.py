@@ -1,7 +1,7 @@
-"""Prompt templates: from a label combination to the words that ask the model for its text.
+"""Prompt templates: from a label combination to the prompt that asks the model for its text.
 
-Built-in templates are the TOML files of the `prompts` package. A user's own is such a file or the
-prompt itself. Knows the schema (columns and their public values); knows no record, token or model.
+Built-in templates are the TOML files of the `prompts` package. A user's is such a file or the
+prompt itself. Knows the schema (columns and their public values), but no record, token or model.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Words = Mapping[str, str]
 
 @dataclass(frozen=True)
 class PromptFile:
-    """A template as written, before it meets a table."""
+    """A template as written, before it is fitted to a table."""
 
     name: str  # the built-in's name, the file, or "`prompt`"
     pattern: str  # the prompt, with `{column}` where a value goes
@@ -49,7 +49,7 @@ class PromptFile:
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt that fits one schema: every combination has a prompt of its own."""
+    """A prompt template that fits one schema. Every combination has its own prompt."""
 
     name: str  # where it came from
     pattern: str  # the prompt, with `{column}` where a value goes
@@ -57,7 +57,7 @@ class Template:
     attributes: tuple[str, ...]  # names of the label columns, in the schema's order
 
     def render(self, combination: Combination) -> str:
-        """Return the prompt of one label combination, its values in the order of `attributes`."""
+        """Return the prompt of one label combination, with values in the order of `attributes`."""
         words = {
             name: self.wording.get(name, {}).get(plain(value), plain(value))
             for name, value in zip(self.attributes, combination, strict=True)
@@ -66,7 +66,7 @@ class Template:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Template:
-        """Rebuild a template from what `asdict` made, in JSON or not."""
+        """Rebuild a template from the result of `asdict`, in JSON or not."""
         return cls(data["name"], data["pattern"], data["wording"], tuple(data["attributes"]))
 
 
@@ -77,14 +77,14 @@ def builtin_templates() -> dict[str, PromptFile]:
 
 
 def kinds_of_text() -> list[str]:
-    """Return the kinds of text that a run can ask for by itself, "a text" first."""
+    """Return the kinds of text that a run can ask for without a given prompt, "a text" first."""
     return Path(find_folder("prompts"), KINDS).read_text("utf-8").splitlines()
 
 
 def written_template(source: Template | str | Path | None) -> PromptFile:
-    """Return a template as written, before it meets a table. See `load_template`.
+    """Return a template as written, before it is fitted to a table. See `load_template`.
 
-    A `Template` has met a table: its words are those for that table's values, and declare none.
+    A `Template` is already fitted. Its words belong to that table's values and declare none.
     """
     if isinstance(source, Template):
         return PromptFile(source.name, source.pattern)
@@ -128,7 +128,7 @@ def _parse(name: str, text: str) -> PromptFile:
 
 
 def _scales(wording: Mapping[str, Any]) -> list[Any]:
-    """Return all scales of a template, words for single values being one."""
+    """Return all scales of a template. Words for single values count as one scale."""
     lists = (words if isinstance(words, list) else [words] for words in wording.values())
     return [words for each in lists for words in each]
 
@@ -136,8 +136,8 @@ def _scales(wording: Mapping[str, Any]) -> list[Any]:
 def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Template:
     """Return the template that `source` names, or refuse it if it does not fit the schema.
 
-    `source` is a built-in's name, a path ending in .toml, or the prompt itself (it holds a brace).
-    `None` is the generic template. White space at a prompt's end is dropped, for its last token
+    `source` is a built-in's name, a path ending in .toml, or the prompt itself (it has a brace).
+    `None` is the generic template. White space at a prompt's end is dropped, because its last token
     must not be a lone space.
     """
     written = source if isinstance(source, PromptFile) else written_template(source)
@@ -195,10 +195,10 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
 
 
 def fitting_words(words: Words | Sequence[Words], values: set[str]) -> Words:
-    """Return the words that a template means for a table with these values, or {} for none.
+    """Return a template's words for a table with these values, or {} if none fit.
 
-    Words for single values must be for all of these. A scale must be, and both its ends must occur:
-    the 1 of a table of 0 and 1 is its best, the 1 of a table of 1 to 5 its worst.
+    Words for single values must cover all of them. So must a scale, and both its ends must occur:
+    the 1 of a table of 0 and 1 is its best value, the 1 of a table of 1 to 5 its worst.
     """
     if isinstance(words, Mapping):
         return words if values <= set(words) else {}
@@ -210,10 +210,10 @@ def fitting_words(words: Words | Sequence[Words], values: set[str]) -> Words:
 
 
 def candidate_templates(schema: Schema) -> list[Template]:
-    """Return the templates that a run may choose from, the generic one first. They are public.
+    """Return the public templates that a run may choose from, the generic one first.
 
-    The generic one asks for every kind of text that it knows. Built-in ones fit by the names of the
-    label columns. Where none does, and there is one column, they fit by its values.
+    The generic template asks for every kind of text that it knows. Built-in ones fit by the names
+    of the label columns. If none does, and there is one label column, they fit by its values.
     """
     generic, kinds = written_template(GENERIC), kinds_of_text()
     named = [attribute.name for attribute in schema.attributes]
@@ -241,9 +241,9 @@ def wrong_combinations(
     count: int,
     rng: np.random.Generator,
 ) -> list[Combination]:
-    """Return `count` combinations other than the given one (all where they are no more).
+    """Return `count` combinations other than the given one, or all of them if there are fewer.
 
-    Drawn uniformly without replacement: the set Wᵢ of the prompt-mismatch loss.
+    They are drawn uniformly without replacement: the set Wᵢ of the prompt-mismatch loss.
     """
     others = [other for other in combinations if other != combination]
     if len(others) <= count:
@@ -257,7 +257,7 @@ def placeholders(pattern: str) -> list[str]:
 
 
 def fill(pattern: str, values: Mapping[str, Any]) -> str:
-    """Return a prompt with its placeholders' values.
+    """Return a prompt with its placeholders filled in.
 
     >>> fill("Write a {star rating} review:", {"star rating": 5.0, "text": "Good."})
     'Write a 5 review:'

@@ -1,12 +1,12 @@
-"""Records as token sequences: prompt, text, end of text; loss on text and end of text only.
+"""Records as token sequences: prompt, text, end of text. The loss covers text and end of text only.
 
-Knows nothing of privacy. A record becomes K = 1 + |W| sequences: its own prompt first, then wrong
-ones. In a folder tokens are one Arrow file, written as they come and mapped where they are needed,
-so that memory does not grow with them. That folder is as private as the records.
+This module knows nothing of privacy. A record becomes K = 1 + |W| sequences: its own prompt first,
+then wrong ones. In a folder, tokens are one Arrow file, written piece by piece and mapped into
+memory, so that memory use does not grow. That folder is as private as the records.
 
-A row's padded length is a function of the row alone. Were rows padded to the longest of their
-batch, a row more would change how its neighbours are rounded. There are few padded lengths, four
-between a length and its double, because a batch is filled up for each of them.
+A row's padded length depends on the row alone. If rows were padded to the longest of their batch,
+an added row would change how its neighbours are rounded. There are few padded lengths, four between
+a length and its double, because a batch is filled up for each of them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SCHEMA = pa.schema([("ids", pa.list_(pa.int32())), ("label", pa.int32())])
 
 
 def padded(length: int, longest: int) -> int:
-    """Round a length up to a whole number of steps, but not beyond what the model reads.
+    """Round a length up to a whole number of steps, but not beyond the model's context.
 
     >>> padded(3, 100), padded(16, 100), padded(97, 100), padded(130, 500), padded(300, 500)
     (16, 16, 100, 160, 320)
@@ -64,7 +64,7 @@ def batches_of_one_length(
 
 @dataclass(frozen=True)
 class TokenisedRecords:
-    """All records' tokens, on which batches are cut."""
+    """The tokens of all records, from which batches are built."""
 
     # Per record the ids of text and end-of-text token. A text cut at the maximum length has no
     # end-of-text token, for it did not end there.
@@ -79,11 +79,11 @@ class TokenisedRecords:
         return len(self.texts)
 
     def padded_length(self, index: int) -> int:
-        """Return the length to which a record's rows are padded: a function of the record alone.
+        """Return the length to which a record's rows are padded. It depends on this record alone.
 
-        It is the longest that any prompt makes of it, rounded up. Were rows padded to the longest
-        of their batch, a record more would change how its neighbours' attention is rounded: by
-        0.13·C in bfloat16 (41 reviews), where this leaves nothing to be measured.
+        It is the record's length with the longest prompt, rounded up. If rows were padded to the
+        longest of their batch, an added record would change how its neighbours' attention is
+        rounded: by 0.13·C in bfloat16 (41 reviews). This way no difference is measurable.
         """
         longest = max(map(len, self.prompts.values())) + len(self.texts[index])
         return padded(longest, self.context)
@@ -94,9 +94,9 @@ class TokenisedRecords:
         return sorted({padded(length, self.context) for length in range(1, longest + 1)})
 
     def digest(self, index: int) -> int:
-        """Return a number of 64 bits that a record's text and label alone decide.
+        """Return a 64-bit number that depends only on the record's text and label.
 
-        Its number in the table would not do: a row less moves those of all later rows.
+        Its row number would not do, because removing a row changes the numbers of all later rows.
         """
         ids = [*self.prompts[self.labels[index]], -1, *self.texts[index]]
         return int.from_bytes(blake2b(np.array(ids, "<i8").tobytes(), digest_size=8).digest())
@@ -106,10 +106,10 @@ class TokenisedRecords:
     ) -> Sequences:
         """Return the K = 1 + min(mismatched, wrong combinations) sequences of each record.
 
-        The seed (of the run, and the step) and the record's label alone decide its wrong prompts.
-        Drawn one after another, they would depend on who else is in the batch, and one record more
-        could change every other's gradient. All of one `padded_length`, where batch invariance
-        matters.
+        The wrong prompts depend only on the seed (of the run and the step) and on the record's
+        label. If they were drawn one after another, they would depend on who else is in the batch,
+        and an added record could change every other record's gradient. For batch invariance, pass
+        records of one `padded_length`.
         """
         combinations = tuple(self.prompts)
         chosen: dict[Combination, list[Combination]] = {}  # by label, its wrong prompts
@@ -130,7 +130,7 @@ class TokenisedRecords:
         return Sequences(ids, mask, len(rows) // len(indices))
 
     def behind(self, prompts: dict[Combination, list[int]]) -> TokenisedRecords:
-        """Return the same texts behind other prompts, also for those who open the folder later."""
+        """Return the same texts after other prompts. Later readers of the folder see them too."""
         if self.folder is not None:
             facts = json.loads((self.folder / FACTS).read_text("utf-8"))
             pairs = [[list(combination), ids] for combination, ids in prompts.items()]
@@ -139,7 +139,7 @@ class TokenisedRecords:
 
     @classmethod
     def open(cls, folder: Path) -> TokenisedRecords:
-        """Map what `tokenise` wrote into a folder, as workers do."""
+        """Map a folder that `tokenise` wrote, as worker processes do."""
         facts = json.loads((folder / FACTS).read_text("utf-8"))
         prompts = {tuple(combination): ids for combination, ids in facts["prompts"]}
         table = pa.ipc.open_stream(pa.memory_map(str(folder / TOKENS))).read_all()
@@ -157,7 +157,7 @@ def prompt_tokens(
 
 
 def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens: int) -> int:
-    """Return how many text tokens (end of text included) fit behind the longest prompt."""
+    """Return how many text tokens (end of text included) fit after the longest prompt."""
     longest = max(map(len, prompts.values()))
     if (budget := context - longest) < SHORTEST_TEXT:
         raise InputError(
@@ -176,12 +176,12 @@ def tokenise(
     folder: Path | None = None,
     count: Callable[[int, int], object] = lambda done, total: None,
 ) -> TokenisedRecords:
-    """Turn records into tokens. Those that are in the folder already are not made again.
+    """Turn records into tokens. Tokens that are already in the folder are reused.
 
     The end-of-text token closes each text. `context` is the longest sequence that the model reads,
     `max_tokens` the longest text that is kept, end of text included: a public constant. The folder
-    is private to its owner. Tokens in it are of the same records, tokenizer and options. `count` is
-    called with the records that are done, and all.
+    is private to its owner. Its tokens must come from the same records, tokenizer and options.
+    `count` is called with the number of finished records and their total.
     """
     prompts = prompt_tokens(template, records.schema.combinations, tokenizer)
     budget = text_budget(prompts, context, max_tokens)
