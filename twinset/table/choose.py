@@ -134,8 +134,8 @@ def choose_columns(
     if not attributes:
         rest, found = [name for name in frame.columns if name != text], []
         for name in rest:
-            # 2 to 50 plain values, no dates, in at least twice as many rows. A value may have few rows,
-            # because a guess must not depend on one record.
+            # 2 to 50 plain values, no dates, with at least two rows per value. Single values may be
+            # rare, because a guess must not depend on one record.
             few = next(blocks(frame[name]))  # of most columns of texts these tell
             if few.dtype.kind in "Mm" or any(isinstance(c, datetime.date) for c in few.tolist()):
                 continue

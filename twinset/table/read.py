@@ -1,9 +1,9 @@
 """Tables in files: which ending means which format, how text is read and how a table is written.
 
 Missing settings of a text file are detected and reported to the owner. The cells are private, and
-messages of libraries may quote them. None is passed on, and errors are raised `from None` so that
-no traceback shows one. This module knows nothing of texts, labels or privacy budgets. A table is a
-pandas table on Arrow's columns, with facts from its source (row numbers, types) in its `attrs`.
+messages of libraries may quote them. So these are never passed on, and errors are raised `from
+None` to keep them out of tracebacks. Knows nothing of texts, labels or privacy budgets. A table is
+a pandas table on Arrow's columns, with facts from its source (row numbers, types) in its `attrs`.
 """
 
 from __future__ import annotations
@@ -339,7 +339,9 @@ def _json_items(
             found, end = decoder.raw_decode(rest, at)
         except RecursionError:
             yield "", None
-        except ValueError:  # it may be longer than the text read so far, so read the same amount again
+        except (
+            ValueError
+        ):  # it may be longer than the text so far: read the same again
             more = "".join(islice(parts, 1 + (len(rest) - at) // _BLOCK))
             rest, at = rest[before:] + more, 0  # with the comma before it
             if not more or len(rest) > MOST_LINE:
