@@ -339,9 +339,7 @@ def _json_items(
             found, end = decoder.raw_decode(rest, at)
         except RecursionError:
             yield "", None
-        except (
-            ValueError
-        ):  # it may be longer than the text so far: read the same again
+        except ValueError:  # it may be longer than the text so far: read the same again
             more = "".join(islice(parts, 1 + (len(rest) - at) // _BLOCK))
             rest, at = rest[before:] + more, 0  # with the comma before it
             if not more or len(rest) > MOST_LINE:
