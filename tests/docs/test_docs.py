@@ -24,7 +24,7 @@ PAGES = (
     "SECURITY.md",
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )
-OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md")
+OTHERS = ("CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md")
 NEEDS = re.compile(r"(?:#|<!--)\s*needs\b:?\s*([^>]*)")
 LITTLE = {"steps": 2, "batch_size": 8, "max_tokens": 12}
 TRAINING = "--steps 2 --batch-size 8 --max-tokens 12".split()
@@ -258,3 +258,8 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("link", ["docs/none.md", "docs/cli.md#none", "#none"])
 def test_a_broken_link_is_found(link):
     assert is_broken("README.md", link)
+
+
+def test_pre_commit_runs_the_ruff_that_is_pinned():
+    pinned = re.search(r"(?m)^ruff==(.+)$", (ROOT / "constraints.txt").read_text("utf-8"))
+    assert f"rev: v{pinned[1]}\n" in (ROOT / ".pre-commit-config.yaml").read_text("utf-8")
