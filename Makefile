@@ -30,6 +30,7 @@ all-tests: $(TOOLS)
 lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python docs/prose.py
 	$(BIN)/mypy
 	@if $(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null; then $(SITE) build; \
 	  else echo "the site is not checked: the extra docs is not installed (make docs does it)"; fi
