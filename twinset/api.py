@@ -266,7 +266,7 @@ class Twinset:
 
         Returns:
             One row per score: `question`, `name`, `value`, `low` and `high` (95 %), `goal`,
-            `where`, and what was scored, such as `rows`, `label` and `classifier`.
+            `where`, and what it scores, such as `rows`, `label` and `classifier`.
 
         Raises:
             InputError: a table cannot be used.

@@ -1,8 +1,8 @@
 """Noise policies: how a step's clipped sum becomes a noisy gradient.
 
-A policy is one file of this folder: every module here is loaded, and a class that has `@register`
-is found by its name (CONTRIBUTING.md has the steps). `policy` says what a policy is. `detection`
-finds and masks private spans, for the policies that protect these.
+A policy is one file of this folder. Every module here is loaded, and each class with `@register` is
+found by its name (see CONTRIBUTING.md). `policy` defines the interface. `detection` finds and masks
+private spans, for the policies that protect these.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Less protection for texts that a public model finds ordinary (Wu et al. 2022, ADP).
 
-Both forms weigh a record by the base model's perplexity. The published one scales the batch's noise
-by its mean weight, which no theorem covers: the length of the noise then tells who was in the
-batch. The sound one leaves the noise alone and clips each record to a norm of its own.
+Both forms weigh a record by the base model's perplexity. The published form scales the noise of a
+batch by the batch's mean weight. No theorem covers that, because the amount of noise then reveals
+who was in the batch. The sound form keeps the noise and gives each record its own clipping norm.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ SCALES = {
 
 
 class _WeighsRecords(NoisePolicy):
-    """What both forms share: a privacy weight between 0 and 1 for each record.
+    """Shared by both forms: a privacy weight between 0 and 1 for each record.
 
-    Each is weighed by its own text alone. Without a public scale (the published form) all are
-    weighed by all others' texts: equation 4 normalises perplexities over the private table. It
-    names no operator. Here the least becomes 0 and the most 1. If all are equal, all are 1.
+    Each weight follows from the record's own text alone. Without a public scale (the published
+    form) it depends on all texts: equation 4 normalises perplexities over the private table. The
+    paper names no operator. Here the least becomes 0, the largest 1, and equal ones become 1.
     """
 
     name = "adaptive"
@@ -104,10 +104,10 @@ class _WeighsRecords(NoisePolicy):
 
 @register
 class Adaptive(_WeighsRecords):
-    """z ~ N(0, σ²C²I). Record i is clipped to C · c(ρᵢ), c falling from 1 at ρ = 0.
+    """z ~ N(0, σ²C²I). Record i is clipped to C · c(ρᵢ), with c falling from 1 at ρ = 0.
 
-    Its σ is that of the highest ε. c(1) is the share of C at which records of weight 1 have the
-    target. For what it guarantees see `twinset.privacy.statement.theorems`, ADAPTIVE.
+    σ is that of the highest ε. c(1) is the share of C at which records of weight 1 reach the
+    target. For its guarantee see `twinset.privacy.statement.theorems`, ADAPTIVE.
 
     Args:
         params: with `weights` and `least_share`.
@@ -143,10 +143,11 @@ class Adaptive(_WeighsRecords):
 
     @classmethod
     def weight_scale(cls, options: AdaptiveOptions, base: Any) -> WeightScale:
-        """Return the scale of the file that was named, else the one that comes along.
+        """Return the scale of the given file, or else the packaged one.
 
         Raises:
-            InputError: not a file of `twinset weight-scale` for this model, or there is none.
+            InputError: the file is not from `twinset weight-scale` for this model, or there is
+                none.
         """
         from twinset.privacy.mechanism.units import WeightScale
 
@@ -181,7 +182,7 @@ class Adaptive(_WeighsRecords):
 
 @register
 class PublishedAdaptive(_WeighsRecords):
-    """z = γ_B · N(0, σ²C²I), γ_B the mean privacy weight of the batch (eqs. 5 and 6).
+    """z = γ_B · N(0, σ²C²I), with γ_B the mean privacy weight of the batch (eqs. 5 and 6).
 
     An empty batch gets no noise at all. It guarantees nothing: see
     `twinset.privacy.statement.theorems`, ADAPTIVE_PUBLISHED.

@@ -1,13 +1,13 @@
 """Private spans of texts: found by a detector, masked, and measured.
 
-`patterns` needs no library. `entities` and `contextual` are Presidio, spaCy's English pipeline and
-`patterns` together. `module:function` is the user's own. What a detector does not flag, selective
-privacy does not protect. `twinset detect` measures what it flags.
+`patterns` needs no library. `entities` and `contextual` combine Presidio, spaCy's English pipeline
+and `patterns`. `module:function` is the user's own detector. Selective privacy protects only what
+the detector flags. `twinset detect` measures what it flags.
 
 The first phase of selective privacy trains without noise on masked texts, so its guarantee is that
-of `mask`: texts that differ only inside their private spans mask to the same text.
+of `mask`: texts that differ only inside their private spans become the same masked text.
 
-Everything runs on this machine: nothing is fetched.
+Everything runs on this machine. Nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ SECRET_COUNTS = ("cells", "not_in_text", "occurrences", "flagged")
 
 
 def detector_named(name: str) -> Detector:
-    """Return the detector of this name, or the user's own, written `module:function`.
+    """Return the detector with this name, or the user's own, written `module:function`.
 
     Raises:
-        InputError: there is none, its library is not installed, or the function is missing.
+        InputError: it does not exist, its library is not installed, or the function is missing.
     """
     if ":" in name:
         return Own(name)
@@ -64,8 +64,8 @@ def joined(spans: Iterable[Span], text: str = "") -> list[Span]:
     """Sort spans, and join those that overlap, touch, or have only blanks and punctuation between.
 
     Args:
-        spans: of a text.
-        text: that lies between them. Without it spans are joined that overlap or touch.
+        spans: spans of one text.
+        text: that text. Without it only spans that overlap or touch are joined.
 
     >>> joined([(4, 6), (0, 2), (5, 9), (9, 10)])
     [(0, 2), (4, 10)]
@@ -84,7 +84,7 @@ def joined(spans: Iterable[Span], text: str = "") -> list[Span]:
 
 
 def mask(text: str, spans: Iterable[Span]) -> str:
-    """Put one placeholder for each private run: its length, kind and number of words are gone.
+    """Replace each private run by one placeholder, which hides its length, kind and word count.
 
     >>> mask("Ann, Bob and Cy", [(0, 3), (5, 8), (13, 15)])
     '___ and ___'
@@ -101,12 +101,12 @@ def mask_texts(
     detector: Detector,
     on_progress: OnProgress = lambda done, total: None,
 ) -> list[str]:
-    """Return texts without what a detector flags in them.
+    """Return texts with everything masked that a detector flags.
 
     Args:
-        texts: as they are.
+        texts: the original texts.
         detector: finds private spans.
-        on_progress: called with how many are done.
+        on_progress: called with the number of finished texts.
     """
     masked = []
     for text, spans in zip(texts, detector.spans(texts), strict=True):
@@ -171,7 +171,7 @@ class Patterns:
     name = "patterns"
 
     def spans(self, texts: Sequence[str]) -> Iterator[list[Span]]:
-        """Yield what is private in each text, in order: sorted, disjoint spans.
+        """Yield the private spans of each text in order: sorted and disjoint.
 
         >>> list(Patterns().spans(["Call 555-0199!", "Who?"]))
         [[(5, 13)], []]
@@ -211,7 +211,7 @@ class Entities:
 
         engine = SpacyNlpEngine([{"lang_code": "en", "model_name": PIPELINE}])
         self._analyzer = AnalyzerEngine(nlp_engine=engine)
-        # It fetches a list of top-level domains to doubt a match; `patterns` flags every address.
+        # It downloads a list of top-level domains to check a match. `patterns` flags every address.
         self._analyzer.registry.remove_recognizer("EmailRecognizer")
 
     def spans(self, texts: Sequence[str]) -> Iterator[list[Span]]:
@@ -254,10 +254,10 @@ class Contextual(Entities):
 
 
 class Own:
-    """Flags what a function of the user's flags.
+    """Flags what a function of the user flags.
 
     Args:
-        name: `module:function`, the module installed or in the working folder.
+        name: `module:function`. The module must be installed or in the working folder.
 
     Raises:
         InputError: the module can't be imported, or has no such function.
@@ -280,7 +280,7 @@ class Own:
                 sys.path.remove(folder)
 
     def spans(self, texts: Sequence[str]) -> Iterator[list[Span]]:
-        """See `Patterns.spans`. An error names the text by its number and repeats none of it."""
+        """See `Patterns.spans`. An error names the text by its number and quotes none of it."""
         for number, text in enumerate(texts, start=1):
             try:
                 found = [(operator.index(a), operator.index(b)) for a, b in self._function(text)]
@@ -317,23 +317,23 @@ def measure_coverage(
     split: str | None = None,
     on_progress: OnProgress = lambda done, total: None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Run a detector over a table and count what masking would take away.
+    """Run a detector over a table and count what masking would remove.
 
     Args:
         data: the private table.
-        text: its column of texts. Rows without one are left out.
-        detector: what is measured.
-        secrets: columns of what is known to be private in each text. A blank cell: nothing. An
-            occurrence is the cell, letter for letter, with no letter or digit beside it.
-        split: of a data set that has several.
+        text: the text column. Rows without a text are left out.
+        detector: the detector to measure.
+        secrets: columns that hold known private strings of each text. A blank cell means none. An
+            occurrence is the exact string of the cell with no letter or digit next to it.
+        split: split of a data set.
         on_progress: called after each text.
 
     Returns:
-        Counts of rows, of records, words and characters, and of the flagged ones. Of each secret
-        column the cells that are not blank, those that are not in their row's text, occurrences of
-        the others, those of which every letter and digit is flagged, and their share (recall).
-        Precision is the share of flagged characters inside an occurrence. A share of nothing is
-        None. Then the texts, by the names of their rows.
+        Counts of rows, records, words and characters, and of the flagged ones. For each secret
+        column: the cells that are not blank, those missing from their row's text, and the
+        occurrences of the others. Then the occurrences that are flagged in every letter and digit,
+        and their share (recall). Precision is the share of flagged characters inside an
+        occurrence. A share of nothing is None. Second, the texts by the names of their rows.
 
     Raises:
         InputError: the table or one of its columns can't be used.
@@ -392,16 +392,16 @@ def measure_coverage(
 def write_samples(
     path: Path, texts: Mapping[str, str], detector: Detector, number: int, seed: int
 ) -> int:
-    """Write masked texts of rows chosen by seed, for the owner's eyes, and return how many.
+    """Write masked texts of random rows, for the owner only, and return their number.
 
-    What the detector missed stands there in the clear: the file may be read by its owner alone.
+    Private parts that the detector missed are readable, so only the owner may read the file.
 
     Args:
-        path: of the file.
-        texts: by the names of their rows.
+        path: the file.
+        texts: texts by the names of their rows.
         detector: masks them.
-        number: of rows, if there are as many.
-        seed: of the choice.
+        number: number of rows, or all if there are fewer.
+        seed: seed of the choice.
     """
     size = min(number, len(texts))
     chosen = sorted(np.random.default_rng(seed).choice(len(texts), size, replace=False))

@@ -1,7 +1,7 @@
-"""Less noise where released gradients say that a parameter matters (Li et al. 2024, ANADP).
+"""Less noise where released gradients show that a parameter matters (Li et al. 2024, ANADP).
 
-The paper draws less noise there and clips as before, and claims that scales of mean one cost
-nothing; in the least noisy direction they do. The sound form moves the clipping along.
+The paper draws less noise there, clips as before, and claims that scales with mean one cost no
+privacy. In the least noisy direction they do. The sound form scales the clipping as well.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class ImportanceOptions(PolicyOptions):
 class Importance(NoisePolicy):
     """z ~ N(0, σ²C²I) added to Σ clip(gᵢ / s), and the result multiplied by s.
 
-    s is chosen from what was released so far, before a record of the step is read. For what it
-    guarantees see `twinset.privacy.statement.theorems`, IMPORTANCE.
+    s follows from earlier releases, before a record of the step is read. For its guarantee see
+    `twinset.privacy.statement.theorems`, IMPORTANCE.
 
     Args:
         params: with the options of importance.
@@ -99,7 +99,7 @@ class Importance(NoisePolicy):
         return self._scales
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
-        """Add noise in place, in the geometry of `scales`, and leave it."""
+        """Add noise in place, in the geometry of `scales`, and return to plain gradients."""
         import torch
 
         noisy, event = super().release(sums, records)
@@ -109,7 +109,7 @@ class Importance(NoisePolicy):
         return noisy, event
 
     def _note(self, means: list[Tensor]) -> None:
-        """Take the mean s of each parameter in one release into `mean_noise`."""
+        """Add the mean s of each parameter in one release to `mean_noise`."""
         import torch
 
         self._releases += 1
@@ -118,7 +118,7 @@ class Importance(NoisePolicy):
         self.mean_noise = [mean + (new - mean) / self._releases for mean, new in pairs]
 
     def update_statistics(self, parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-        """Take a released gradient, and the weights before it is applied, into the averages."""
+        """Update the averages with a released gradient and the weights before it is applied."""
         import torch
 
         b1, b2 = self._options.importance_beta1, self._options.importance_beta2
@@ -135,11 +135,11 @@ class Importance(NoisePolicy):
 class PublishedImportance(Importance):
     """Plain clipping and z_j = s_j · N(0, σ²C²), s_j = 2 - I_j of eq. 7, kept within 1/b and b.
 
-    The equations centre I at one and do not say how noise follows from it; 2 - I is the one affine
-    map that falls and keeps that mean, and noise needs scales above 0.
+    The equations centre I at one and do not say how noise follows from it. 2 - I is the only
+    affine map that falls and keeps this mean, and noise needs scales above 0.
 
-    The event has the multiplier σ / b, that of the least noisy direction: σ is the paper's, and
-    noise may fall that far below it. For what it guarantees see
+    The event has the multiplier σ / b, that of the least noisy direction. σ is the paper's, and
+    noise may be lower than that by the factor b. For its guarantee see
     `twinset.privacy.statement.theorems`, IMPORTANCE_PUBLISHED.
 
     Args:
@@ -159,7 +159,7 @@ class PublishedImportance(Importance):
         return []
 
     def noise_shapes(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Return s, of each parameter's shape. All are 1 before the first release."""
+        """Return s in each parameter's shape. All are 1 before the first release."""
         import torch
 
         importance = [s * u for s, u in zip(self._sensitivity, self._deviation, strict=True)]
@@ -189,9 +189,9 @@ def noise_factor(importance: Tensor, options: ImportanceOptions) -> Tensor:
 
 
 def normalised(importance: Tensor, options: ImportanceOptions) -> Tensor:
-    """Centre importance (n,) at one, robustly (eqs. 6 and 7).
+    """Centre importance (n,) at one with robust statistics (eqs. 6 and 7).
 
-    If the quantiles do not tell numbers apart, all are one.
+    If the quantiles are equal, all results are one.
 
     >>> import torch
     >>> options = ImportanceOptions(importance_alpha=0.0)

@@ -1,9 +1,9 @@
-"""What a noise policy is: one class that says all that the rest of twinset asks of it.
+"""The interface of a noise policy: one class with all that the rest of twinset asks of it.
 
-`NoisePolicy` behaves as uniform noise does. A policy is a subclass in one file of this folder, and
-overrides what differs. It says what it protects (its theorem), which options it has, what it can't
-work with, what noise it needs, what it reads before the first step, and how an audit attacks it. No
-other module compares a policy's name.
+`NoisePolicy` is uniform noise. A policy is a subclass in one file of this folder that overrides the
+differences. It defines what it protects (its theorem), its options and what it can't work with. It
+also defines the noise it needs, what it reads before the first step, and how an audit attacks it.
+No other module compares a policy's name.
 
 Light to import: configs and `--help` load every policy, so torch is imported inside methods.
 """
@@ -37,7 +37,7 @@ POLICIES: dict[tuple[str, str], type[NoisePolicy]] = {}
 
 @dataclass(frozen=True)
 class PolicyOptions:
-    """Options that all policies share. A policy with options of its own adds fields to these."""
+    """Options that all policies share. A policy with its own options adds fields to these."""
 
     noise_policy: str = setting(
         DEFAULT, "How noise is spread. docs/policies.md says which to choose.", values="NAME"
@@ -53,7 +53,7 @@ class PolicyOptions:
     redact_only: bool = setting(False, "Mask what the detector flags, and read nothing else.")
 
     def __post_init__(self) -> None:
-        """Refuse values that are out of range, and what the chosen policy can't work with."""
+        """Refuse values that are out of range or that the chosen policy can't work with."""
         check_options(self)
         self.policy_class.check(self)
 
@@ -65,10 +65,10 @@ class PolicyOptions:
 
 @dataclass(frozen=True)
 class MechanismParams:
-    """What a policy is made with.
+    """The parameters of a policy's mechanism.
 
     Args:
-        noise_multiplier: σ, in units of C; 0 for a run without privacy.
+        noise_multiplier: σ, in units of C. 0 for a run without privacy.
         max_grad_norm: C.
         sample_rate: q.
         randomness: source of the noise.
@@ -87,19 +87,19 @@ class MechanismParams:
 
     @property
     def noise_std(self) -> float:
-        """σC; 0 without privacy, where C is infinite."""
+        """σC, or 0 without privacy, where C is infinite."""
         return self.noise_multiplier * self.max_grad_norm if self.noise_multiplier else 0.0
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The noise that a budget asks for.
+    """The noise that a budget requires.
 
     Args:
         noise_multiplier: σ, in units of C.
-        highest_epsilon: ε that holds for every record, where some have less; None: all the same.
-        least_share: the least share of C that a record is clipped to.
-        least_noise: the least that noise may be multiplied by in any direction.
+        highest_epsilon: ε for every record, where some have less. None if all have the same.
+        least_share: the smallest share of C that a record is clipped to.
+        least_noise: the smallest factor on the noise in any direction.
         option: the option that sets ε of the most exposed record, for a message.
     """
 
@@ -113,14 +113,14 @@ class Calibration:
 class NoisePolicy:
     """Uniform noise, z ~ N(0, σ²C²I). Other policies inherit from it and override what differs.
 
-    A run asks a policy in this order. The class, before any record is read: `check` refuses
-    options, `calibrate` chooses σ, `step_event` says what steps spend, `weight_scale` and
-    `before` what comes before. With the records: `privacy_weights`, once. An instance, in each
-    step: `scales` and `limits` say how gradients are clipped, `release` adds the noise and
-    returns what that spent, and `update_statistics` looks at the released gradient. The noisy
-    gradient and its event come together, so nothing is released without being recorded.
+    A run calls a policy in this order. The class, before any record is read: `check` refuses
+    options, `calibrate` chooses σ, `step_event` says what steps spend, and `weight_scale` and
+    `before` give what comes earlier. With the records: `privacy_weights`, once. An instance, in
+    each step: `scales` and `limits` set the clipping, `release` adds the noise and returns what
+    that spent, and `update_statistics` looks at the released gradient. The noisy gradient and
+    its event come together, so nothing is released without being recorded.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, UNIFORM.
+    For its guarantee see `twinset.privacy.statement.theorems`, UNIFORM.
 
     Example:
         `policy = find_policy("uniform")(MechanismParams(1.0, 0.1, 0.01, Randomness.from_os()))`
@@ -130,8 +130,8 @@ class NoisePolicy:
 
     Attributes:
         event: what each release spends.
-        claimed: where a paper claims more than any theorem covers: what it multiplied σ by in
-            each release so far.
+        claimed: if a paper claims more than any theorem covers: the factor on σ in each release
+            so far.
         mean_noise: mean share of σC of each parameter over all releases. Empty: all have σC.
     """
 
@@ -148,9 +148,9 @@ class NoisePolicy:
     adds_noise: ClassVar[bool] = True
     reads_masked: ClassVar[bool] = False
     reads: ClassVar[str] = "texts as they are"
-    # Whom which ε is for, and what the owner must know beside the theorem's caveats. Filled in are
-    # `target` (ε asked for), `highest` (see `Calibration`), and in the first also `spent` (ε by the
-    # theorem, rounded up) and `unit` (what is protected as one).
+    # Which ε is for whom, and what the owner must know in addition to the theorem's caveats. Filled
+    # in are `target` (requested ε) and `highest` (see `Calibration`), and in the first also `spent`
+    # (ε by the theorem, rounded up) and `unit` (what is protected as one).
     budget: ClassVar[str] = "ε = {target:g} for every {unit}"
     warned: ClassVar[tuple[str, ...]] = ()
     claims_more: ClassVar[bool] = False  # its paper claims a smaller ε than any theorem covers
@@ -171,8 +171,8 @@ class NoisePolicy:
 
         Args:
             options: the policy's own.
-            steps: as asked for. None: chosen later.
-            method: of training.
+            steps: the requested number. None if it is chosen later.
+            method: training method.
             by_owner: whether all records of an owner are protected as one.
 
         Raises:
@@ -201,23 +201,23 @@ class NoisePolicy:
 
     @classmethod
     def masks(cls, options: PolicyOptions) -> bool:
-        """Return whether texts are masked, for a phase or altogether."""
+        """Return whether texts are masked, in one phase or in all."""
         return options.redact_only or any(phase.reads_masked for phase in cls.before)
 
     @classmethod
     def phases(cls) -> tuple[type[NoisePolicy], ...]:
-        """Return the policies that go through all steps, one after the other; this one is the last.
+        """Return the policies that go through all steps, one after the other. This one is the last.
 
-        Its releases are those that the plan counts. The phases `before` it have theorems of their
-        own, and read masked texts or add no noise.
+        The plan counts the releases of the last one. The phases `before` it have their own
+        theorems, and read masked texts or add no noise.
         """
         return (*cls.before, cls)
 
     @classmethod
     def least_noise(cls, options: Any) -> float:
-        """Return the least that noise may be multiplied by in any direction.
+        """Return the smallest factor on the noise in any direction.
 
-        Steps spend as much as uniform noise of so small a σ would.
+        Steps spend as much as uniform noise with a σ that is smaller by this factor.
         """
         return 1.0
 
@@ -225,11 +225,11 @@ class NoisePolicy:
     def calibrate(
         cls, sigma_for: Callable[[float], float], target: float, options: Any
     ) -> Calibration:
-        """Return the noise that a budget asks for.
+        """Return the noise that a budget requires.
 
         Args:
             sigma_for: ε → the σ with which uniform noise spends it in the steps of the plan.
-            target: ε asked for.
+            target: the requested ε.
             options: the policy's own.
 
         Raises:
@@ -242,7 +242,7 @@ class NoisePolicy:
         """Return what some steps with this noise spend.
 
         Args:
-            noise: of the steps. What counts is the least noisy direction.
+            noise: noise of the steps. The least noisy direction counts.
             sample_rate: q.
             steps: number of releases.
         """
@@ -251,7 +251,7 @@ class NoisePolicy:
 
     @classmethod
     def public_inputs(cls, options: PolicyOptions) -> Iterator[str]:
-        """Yield what the ledger takes as public on account of the policy."""
+        """Yield what the ledger takes as public because of the policy."""
         if cls.masks(options):
             yield f"the detector {options.detector!r}, which looks at one record at a time"
         if cls.weighs:
@@ -261,7 +261,7 @@ class NoisePolicy:
 
     @classmethod
     def weight_scale(cls, options: Any, base: Any) -> WeightScale | None:
-        """Return the public scale of privacy weights. None: records have none.
+        """Return the public scale of privacy weights, or None if records have no weights.
 
         Args:
             options: the policy's own.
@@ -282,13 +282,13 @@ class NoisePolicy:
         nats: Callable[[Sequence[int]], Tensor],
         scale: WeightScale | None,
     ) -> Tensor | None:
-        """Return the (N,) privacy weights of the records, before the first step. None: none.
+        """Return the (N,) privacy weights of the records before the first step, or None.
 
         Args:
             records: N.
             drawn: numbers of the records that are in any batch.
-            nats: numbers of records → (n,) nats a token that the base model needs for their texts.
-            scale: as `weight_scale` returned it.
+            nats: numbers of records → (n,) nats per token of their texts under the base model.
+            scale: as returned by `weight_scale`.
         """
         return None
 
@@ -303,9 +303,9 @@ class NoisePolicy:
         self.mean_noise: list[float] = []
 
     def scales(self) -> list[Scale]:
-        """Return the geometry to clip in, a scale for each parameter. Empty: the plain one.
+        """Return the geometry for clipping, a scale for each parameter. Empty: the plain one.
 
-        It may depend on what was released so far, and on nothing else that is private.
+        It may depend on earlier releases, and on nothing else that is private.
         """
         return []
 
@@ -318,10 +318,10 @@ class NoisePolicy:
         return None
 
     def release(self, sums: list[Tensor], records: Sequence[int]) -> tuple[list[Tensor], Event]:
-        """Turn the clipped sums of a batch into noisy ones, in place, and say what that spent.
+        """Add noise to the clipped sums of a batch, in place, and return what that spent.
 
         Args:
-            sums: of each parameter, in its shape.
+            sums: one per parameter, in its shape.
             records: the batch, by number.
         """
         from twinset.privacy.mechanism.noise import add_gaussian_to_each_
@@ -337,33 +337,33 @@ class NoisePolicy:
         """Look at the released gradient of each parameter before it is applied.
 
         Args:
-            parameters: as they are now.
-            gradients: what was released, in the same shapes.
+            parameters: their current values.
+            gradients: the released ones, in the same shapes.
         """
 
     @property
     def nominal(self) -> list[Event]:
-        """What the paper would add up for the releases so far, where no theorem covers that."""
+        """The releases so far as the paper counts them, if no theorem covers that."""
         sigma, q = self._params.noise_multiplier, self._params.sample_rate
         scales = Counter(self.claimed if sigma else ())
         return [SubsampledGaussian(g * sigma, q, n) if g else self.event for g, n in scales.items()]
 
     def state(self) -> dict[str, Any]:
-        """Return a copy of all that changes from step to step, for a checkpoint.
+        """Return a copy of all state that changes from step to step, for a checkpoint.
 
-        It is what `kept` names: tensors, numbers and lists of these.
+        `kept` names it: tensors, numbers and lists of these.
         """
         return {name: deepcopy(getattr(self, name)) for name in self.kept}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state returned by `state`."""
         for name in self.kept:
             setattr(self, name, deepcopy(state[name]))
 
     # -- as an attacker sees it --------------------------------------------------------------------
 
     def noise_shapes(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Return what the next noise of each parameter is multiplied by, in units of σC.
+        """Return the factors on the next noise of each parameter, in units of σC.
 
         Args:
             parameters: tensors of their shapes.
@@ -376,7 +376,7 @@ class NoisePolicy:
         return shapes
 
     def noise_scale(self, records: Sequence[int]) -> float:
-        """Return what all noise of this batch is multiplied by.
+        """Return the factor on all noise of this batch.
 
         Args:
             records: the batch, by number.
@@ -385,7 +385,7 @@ class NoisePolicy:
 
 
 def register(policy: type[NoisePolicy]) -> type[NoisePolicy]:
-    """Add a policy to `POLICIES`, and its theorem to those of `twinset.privacy`: a decorator.
+    """Decorator: add a policy to `POLICIES`, and its theorem to those of `twinset.privacy`.
 
     Raises:
         ValueError: another policy has this name and form.
@@ -421,7 +421,7 @@ def find_policy(name: str, form: str = "sound") -> type[NoisePolicy]:
 
 @register
 class Uniform(NoisePolicy):
-    """The Gaussian mechanism of DP-SGD (Abadi et al. 2016), which every policy begins with."""
+    """The Gaussian mechanism of DP-SGD (Abadi et al. 2016), which every policy builds on."""
 
     name = "uniform"
     needs_steps = False  # without steps its options are those of no noise at all

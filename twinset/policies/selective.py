@@ -1,8 +1,8 @@
 """Protection of flagged spans only (Shi et al. 2022, selective DP), in its two-phase form.
 
-Phase 1 trains without noise on texts whose flagged spans are masked, phase 2 with uniform noise on
-the texts as they are. For transformers the paper's own form is this one (its section 6). What may
-be claimed of it differs: see `twinset.privacy.statement.theorems`.
+Phase 1 trains without noise on texts with masked spans. Phase 2 trains with uniform noise on the
+original texts. For transformers this is the paper's own form (its section 6). What may be claimed
+differs: see `twinset.privacy.statement.theorems`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from twinset.privacy.statement.theorems import SELECTIVE, SELECTIVE_PUBLISHED
 
 
 class MaskedPhase(NoisePolicy):
-    """Phase 1: clipped sums of masked texts as they are, without noise.
+    """Phase 1: clipped sums of masked texts, without noise.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, MASKED_PHASE.
+    For its guarantee see `twinset.privacy.statement.theorems`, MASKED_PHASE.
     """
 
     name = "selective"
@@ -34,7 +34,7 @@ class MaskedPhase(NoisePolicy):
 class Selective(NoisePolicy):
     """Phase 2: uniform noise. Its claim is about flagged spans only.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, SELECTIVE.
+    For its guarantee see `twinset.privacy.statement.theorems`, SELECTIVE.
     """
 
     name = "selective"
@@ -45,9 +45,9 @@ class Selective(NoisePolicy):
 
 @register
 class PublishedSelective(Selective):
-    """The same two phases. The paper's claim is about replacing what was flagged.
+    """The same two phases. The paper's claim is about replacing flagged spans.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, SELECTIVE_PUBLISHED.
+    For its guarantee see `twinset.privacy.statement.theorems`, SELECTIVE_PUBLISHED.
     """
 
     form = "published"

@@ -274,8 +274,8 @@ def train(run: Run) -> None:
     """Train in private steps, phase by phase. Only the last phase's steps spend ε."""
     with timed(run, "train"):
         config, progress, full = run.config, run.progress, run.plan
-        # The model is checked in every shape that a physical batch can have. These are public: K
-        # sequences per record, and as many records as a unit may have.
+        # The model is checked in every shape that a physical batch can have. Public facts decide
+        # these: K sequences per record, and the most records that a unit may have.
         shapes = []
         if full.target_epsilon is not None and full.steps:
             wrong = MismatchLoss.from_plan(full, config.training).count

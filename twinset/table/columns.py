@@ -156,7 +156,7 @@ def collect_table(
                         parts[place] = pa.ipc.open_stream(pages.slice(part)).read_all()[0].chunk(0)
     arrow, mixed = {}, {}
     for name, parts in chunks.items():
-        # a category with so many values that its cells were unfolded becomes one again
+        # a category with many values, whose cells were unfolded, becomes one again
         is_folded = schema is not None and pa.types.is_dictionary(schema.field(name).type)
         if is_folded and (kinds := {p.type for p in parts if not pa.types.is_dictionary(p.type)}):
             plain = [p.dictionary_decode() if pa.types.is_dictionary(p.type) else p for p in parts]

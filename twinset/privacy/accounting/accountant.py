@@ -1,19 +1,19 @@
 """From events to ε, and from a wanted ε back to σ. Knows no data, model or file.
 
-`epsilon` is what every guarantee rests on. It is the smaller of two *upper bounds*, each valid
-without the other, for using or leaving out one record, which adds it to sums or removes it:
+Every guarantee rests on `epsilon`. It is the smaller of two *upper bounds*, each valid without the
+other. The neighbouring relation uses or leaves out one record, which adds it to sums or removes it:
 
 1. Gaussian: subsampling ignored. Closed form (Balle and Wang 2018, theorem 8), exact where q = 1.
 2. Numerical composition of any size and in both directions (`composed_epsilon`). It is tight.
 
 `prv_epsilon` computes the same number with other code: the PRV accountant of Opacus. It is a
-witness, never a source of a guarantee.
+cross-check, never the source of a guarantee.
 
-`group_epsilon` goes from one record to γ together: what record-level training means for a person
-with several. For subsampled steps it is not tight: the tests compare with an accountant of the
-group's own mixture (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via
-mixture of Gaussians mechanisms", theorem 3.1), which finds less. It is not needed where a person is
-one unit, with one clip and one draw for all records together.
+`group_epsilon` goes from one record to γ records together: what record-level training means for a
+person with several. For subsampled steps it is not tight. The tests compare it with an accountant
+of the group's own mixture, which finds less (Ganesh 2024, "Tight group-level DP guarantees for
+DP-SGD with sampling via mixture of Gaussians mechanisms", theorem 3.1). It is not needed if a
+person is one unit, with one clip and one draw for all records together.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _WITNESS_ERROR = 0.01  # of ε: bound of the PRV accountant's own error
 _WITNESS_POINTS = 1 << 22  # of its grid, at most: seconds, and some hundred megabytes
 
 _UNLIKELY = 1e-8  # share of δ for losses above the grid, and again for sums above the window
-_POINTS = 1 << 20  # of the grid between 0 and a known bound of ε, at most four times as many
+_POINTS = 1 << 20  # of the grid between 0 and a known bound of ε, at most four times this number
 _FINEST = 5e-4  # of that bound: no finer grid
-_EXCESS = 0.005  # T h² over that bound; a grid of h adds at most h² / 8 to the mean loss of a step
+_EXCESS = 0.005  # T h² over that bound (a grid of h adds at most h² / 8 to the mean loss of a step)
 # T h² log(1 / δ) over that bound's square: h adds at most h² / 4 to the variance of a step's loss,
 # and of a sum like a normal one ε² is about 2 log(1 / δ) variances.
 _SPREAD = 0.005
@@ -69,7 +69,7 @@ _RATES = (0.1, 1e6)  # of Chernoff's bound, over a known bound of ε
 def compose(events: Iterable[Event]) -> tuple[Event, ...]:
     """Merge neighbouring subsampled Gaussians that differ only in their steps, which add up.
 
-    Equal accesses without noise in a row become one, since their number does not matter.
+    Equal accesses without noise in a row become one, because their number does not matter.
 
     >>> compose([SubsampledGaussian(1.0, 0.1, 2), SubsampledGaussian(1.0, 0.1, 3)])
     (SubsampledGaussian(noise_multiplier=1.0, sample_rate=0.1, steps=5),)
@@ -91,14 +91,14 @@ def compose(events: Iterable[Event]) -> tuple[Event, ...]:
 def epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> float:
     """Return an upper bound of the ε that the events spent together, at `delta`.
 
-    Guarantee: whoever sees the output of every event sees an (ε, δ)-differentially private function
-    of the records, for adding or removing one record of this privacy weight or a higher one. No
-    event: 0. Any access without noise: ∞.
+    Guarantee: the output of all events together is an (ε, δ)-differentially private function of
+    the records, for adding or removing one record of this privacy weight or a higher one. Without
+    events ε is 0. With any access without noise it is ∞.
 
     Args:
-        events: what was spent.
+        events: the spending so far.
         delta: δ.
-        weight: ρ; 0 bounds ε for every record. It matters to `IndividualGaussian` alone.
+        weight: ρ. 0 bounds ε for every record. It matters to `IndividualGaussian` alone.
 
     Raises:
         TypeError: something in `events` is not an event of a known type.
@@ -129,17 +129,17 @@ def epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> float
 
 
 def left_of(delta: float, events: Sequence[Event], units: int = 1) -> float:
-    """Return what selections of label values leave of a δ, of so many units together.
+    """Return the δ that selections of label values leave, for `units` units together.
 
-    Guarantee: on two tables that differ in a unit, a selection and all that follows it are alike
-    but for the chance that one of the unit's own values is released, which `LabelSelection.delta`
-    bounds. So δ of the whole is δ of the Gaussian sums and that.
+    Guarantee: take two tables that differ in a unit. A selection and all that follows it are alike
+    on both, except with the probability that one of the unit's own values is released. This is
+    bounded by `LabelSelection.delta`. So δ of the whole is δ of the Gaussian sums plus this bound.
     """
     return delta - sum(e.delta(units) for e in events if isinstance(e, LabelSelection))
 
 
 def _steps(events: Sequence[Event], weight: float = 0.0) -> list[Step] | None:
-    """Return what each event is to a record of this weight; None if no ε covers one of them."""
+    """Return each event as seen by a record of this weight, or None if no ε covers one of them."""
     steps: list[Step] = []
     is_covered = True
     for event in events:
@@ -170,21 +170,21 @@ def _epsilon(history: tuple[Step, ...], delta: float) -> float:
 
 
 class NotCovered(ValueError):
-    """The PRV accountant has nothing to say of these events; the message says why."""
+    """The PRV accountant cannot handle these events. The message says why."""
 
 
 def prv_epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> float:
-    """Return the ε of the events by Opacus' PRV accountant, an independent witness.
+    """Return the ε of the events by Opacus' PRV accountant, as an independent cross-check.
 
     It shares no code with `epsilon`: Opacus discretises the privacy loss in another way (Gopi, Lee
-    and Wutschitz 2021, "Numerical Composition of Differential Privacy"). Where the two differ by
-    more than 1 %, one of them is wrong. A Gaussian release is a step of sample rate 1. An
+    and Wutschitz 2021, "Numerical Composition of Differential Privacy"). If the two differ by more
+    than 1 %, one of them is wrong. A Gaussian release is a step of sample rate 1. An
     `IndividualGaussian` is its dominating Gaussian: by the theorem of adaptive noise a record of
     weight ρ sees the multiplier σ / c(ρ).
 
     The result is an estimate and not an upper bound. By theorem 5.5 of that paper the exact ε, at a
-    δ within a thousandth of `delta`, lies within 1 % of it. In tests both were within 0.1 %. Where
-    1 % needs too fine a grid, the bound is what 2²² points allow. It looks only at the removal of a
+    δ within a thousandth of `delta`, lies within 1 % of it. In tests both were within 0.1 %. If
+    1 % needs too fine a grid, the bound is what 2²² points allow. It covers only the removal of a
     record, which has the larger ε of the two directions. Its arguments are those of `epsilon`.
 
     Raises:
@@ -247,21 +247,21 @@ def _compose_prvs(spent: tuple[Step, ...], delta: float) -> float:
 def composed_epsilon(steps: Sequence[Step], delta: float, bound: float) -> float:
     """Return an upper bound of ε at `delta`, for adding or removing one record, or ∞.
 
-    Guarantee: (ε, δ)-differential privacy of Poisson-subsampled Gaussian sums. Of each step the
-    pair (1 - q) N(0, σ²) + q N(1, σ²) and N(0, σ²) dominates, in one order for removing a record
-    and in the other for adding one (Zhu, Dong and Wang 2022, theorem 11). Both are composed.
+    Guarantee: (ε, δ)-differential privacy of Poisson-subsampled Gaussian sums. Each step is
+    dominated by the pair (1 - q) N(0, σ²) + q N(1, σ²) and N(0, σ²), in one order for removing a
+    record and in the other for adding one (Zhu, Dong and Wang 2022, theorem 11). Both are composed.
     Let an output have loss l between the grid points a and b. It is replaced by an a or a b, at
-    random, so that both distributions keep their masses. Whoever sees the a or b can make up the
-    output from it, so the attacker loses nothing ("connect the dots", Doroshenko et al. 2022).
-    Losses below the grid are rounded up. Losses above it, sums above the window (Chernoff's bound)
-    and the rounding of the Fourier transforms are charged to δ. Sums below the window come out at
-    its upper end, where they count for more.
+    random, so that both distributions keep their masses. The output can be reconstructed from the a
+    or b, so the attacker loses nothing ("connect the dots", Doroshenko et al. 2022). Losses below
+    the grid are rounded up. Losses above it, sums above the window (Chernoff's bound) and the
+    rounding of the Fourier transforms are charged to δ. Sums below the window come out at its upper
+    end, where they count for more.
 
     Args:
-        steps: of each kind; a rate of 1 is a plain release.
+        steps: steps of each kind. A rate of 1 is a plain release.
         delta: δ.
-        bound: a known upper bound of ε. The grid is chosen by it. A wrong one makes ε no smaller
-            than it is.
+        bound: a known upper bound of ε. It sets the grid. A wrong one makes ε no smaller than it
+            is.
     """
     try:
         with np.errstate(divide="ignore", under="ignore", over="raise", invalid="raise"):
@@ -271,7 +271,7 @@ def composed_epsilon(steps: Sequence[Step], delta: float, bound: float) -> float
 
 
 class _Losses(NamedTuple):
-    """The losses of one kind of step, from the least on, one width of the grid apart."""
+    """The losses of one kind of step in rising order, on a grid."""
 
     least: float
     masses: Array  # (n,) probability of each loss
@@ -338,10 +338,10 @@ def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -
 
 
 def _discretise(step: Step, width: float, unlikely: float, removed: bool) -> _Losses:
-    """Return the losses of a step on a grid, `width` apart, from above.
+    """Return upper bounds of the losses of a step, on a grid with spacing `width`.
 
-    The first is the least there is, log(1 - q): where noise is small, the loss of most outputs
-    without the record.
+    The first is the smallest possible loss, log(1 - q). With little noise, most outputs without the
+    record have it.
     """
     from scipy.special import log_ndtr, ndtri
 
@@ -399,7 +399,7 @@ def _length(points: float) -> int:
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """Return δ(ε) of one Gaussian release, `mu` being sensitivity over noise.
+    """Return δ(ε) of one Gaussian release, with `mu` the sensitivity over the noise.
 
     Balle and Wang 2018, theorem 8: Φ(μ/2 - ε/μ) - e^ε Φ(-μ/2 - ε/μ). Both terms are computed from
     logarithms, so a large ε does not overflow.
@@ -411,9 +411,9 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return ε(δ) of one Gaussian release, `mu` being sensitivity over noise.
+    """Return ε(δ) of one Gaussian release, with `mu` the sensitivity over the noise.
 
-    The result is 0 where δ alone covers it.
+    The result is 0 if δ alone covers it.
     """
     if gaussian_delta(mu, 0.0) <= delta:
         return 0.0
@@ -421,7 +421,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_noise_multiplier(epsilon: float, delta: float) -> float:
-    """Return the smallest σ for one Gaussian release alone to be (ε, δ)-differentially private.
+    """Return the smallest σ that makes a single Gaussian release (ε, δ)-differentially private.
 
     Raises:
         ValueError: ε or δ is out of range.
@@ -462,13 +462,13 @@ def calibrate_noise_multiplier(
 
     Args:
         target_epsilon: ε of everything, `others` included.
-        target_delta: δ of the same.
-        sample_rate: q of the subsampled Gaussian with the σ in question.
+        target_delta: δ of everything.
+        sample_rate: q of the subsampled Gaussian with the unknown σ.
         steps: its steps.
-        others: what else is released.
+        others: all other releases.
 
     Raises:
-        ValueError: no σ reaches the target; says what is attainable.
+        ValueError: no σ reaches the target. The message says what is attainable.
     """
     from scipy.optimize import brentq
 
@@ -510,15 +510,16 @@ def calibrate_noise_multiplier(
 def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
     """Return an upper bound of the ε that the events spent on `size` records together, at `delta`.
 
-    Guarantee: whoever sees the output of every event sees an (ε, δ)-differentially private function
-    of the records, for adding or removing any γ records at once. No event: 0. Any access without
-    noise: ∞. One record: `epsilon`. It is the smaller of two upper bounds. With subsampling
-    ignored, a group moves each sum by at most γ times what a record does. Whatever the mechanism,
-    (ε, δ) of one record is (γε, δ (1 + e^ε + … + e^(γ-1)ε)) of γ, by γ steps of one record each
-    (Vadhan 2017, proof of lemma 2.2), at a δ of one record so small that the group's is as wanted.
+    Guarantee: the output of all events together is an (ε, δ)-differentially private function of the
+    records, for adding or removing any γ records at once. Without events ε is 0. With any access
+    without noise it is ∞. For one record it is `epsilon`. It is the smaller of two upper bounds.
+    First, with subsampling ignored, a group moves each sum by at most γ times what a record does.
+    Second, for any mechanism, (ε, δ) of one record is (γε, δ (1 + e^ε + … + e^(γ-1)ε)) of γ, by γ
+    steps of one record each (Vadhan 2017, proof of lemma 2.2). δ of one record is chosen so small
+    that the group's is `delta`.
 
     Args:
-        events: what was spent; `IndividualGaussian` counts as for records of weight 0.
+        events: the spending so far. `IndividualGaussian` counts as for records of weight 0.
         delta: δ of the whole group.
         size: γ.
 
@@ -537,7 +538,7 @@ def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
     mu = math.sqrt(sum(count / sigma**2 for sigma, _, count in steps))
     left = left_of(delta, events, size)
     plain = gaussian_epsilon(size * mu, left) if left > 0 else math.inf
-    alone = delta / size  # δ of one record; it shrinks until it spreads to at most `delta`
+    alone = delta / size  # δ of one record (it shrinks until it spreads to at most `delta`)
     while alone > _SMALLEST_DELTA:
         spent = epsilon(events, alone)
         if math.isinf(spent):
@@ -557,7 +558,7 @@ def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
 
 
 def up_decimals(value: float) -> str:
-    """Round up to two decimals; infinity is "infinite".
+    """Round up to two decimals. Infinity becomes "infinite".
 
     >>> up_decimals(7.9964), up_decimals(0.001)
     ('8.00', '0.01')

@@ -1,6 +1,6 @@
-"""What was done with the private records, as frozen data. Accountants interpret it; this does not.
+"""Every use of the private records, as frozen data. Accountants interpret it, not this module.
 
-A type that is not listed in `KINDS` is not an event: reading one, or accounting for one, raises.
+A type that is not in `KINDS` is not an event. Reading or accounting for one raises an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MOST_STEPS = 2**53
 LABEL_COUNTS, TOKEN_MARGINALS, TEACHER = "label counts", "token marginals", "teacher"
 
 
-# Where a number of an event lies, ends included; whole numbers are those with whole ends.
+# The range of an event's numbers, ends included. Whole ends mean whole numbers.
 _ABOVE_0 = 5e-324  # the smallest float there is
 _RANGES: dict[str, tuple[float, float, str]] = {
     "noise_multiplier": (
@@ -34,10 +34,10 @@ _RANGES: dict[str, tuple[float, float, str]] = {
 
 
 class _Checked:
-    """What events have in common: numbers in their range, and texts that are not blank."""
+    """Base of all events: numbers must be in range, and texts not blank."""
 
     def __post_init__(self) -> None:
-        """Refuse values that name no mechanism."""
+        """Refuse values that describe no mechanism."""
         for name, value in vars(self).items():
             if name not in _RANGES:
                 if not isinstance(value, str) or not value.strip():
@@ -58,7 +58,7 @@ class SubsampledGaussian(_Checked):
     Args:
         noise_multiplier: σ, the noise's standard deviation over the largest change that adding or
             removing one record can make (L2).
-        sample_rate: q, the probability with which each record enters a step, by itself.
+        sample_rate: q, the probability with which each record independently enters a step.
         steps: number of such sums that were released.
     """
 
@@ -73,7 +73,7 @@ class IndividualGaussian(_Checked):
 
     The privacy weight ρ in [0, 1] is a fixed public function of the record alone. A record of
     weight ρ moves each sum by at most c(ρ) = 1 - ρ (1 - `least_share`) times the largest change
-    that any record can make, so its own noise multiplier is σ / c(ρ).
+    of any record. So its own noise multiplier is σ / c(ρ).
 
     Args:
         noise_multiplier: σ over the largest change, that of records of weight 0.
@@ -88,12 +88,12 @@ class IndividualGaussian(_Checked):
     least_share: float
 
     def __post_init__(self) -> None:
-        """Refuse values that name no mechanism, for any weight."""
+        """Refuse values that describe no mechanism for some weight."""
         super().__post_init__()
         self.at(1.0)
 
     def at(self, weight: float) -> SubsampledGaussian:
-        """Return what was released, from the view of a record of this privacy weight.
+        """Return the same release as seen by a record of this privacy weight.
 
         >>> IndividualGaussian(1.5, 0.1, 5, 0.5).at(0.5).noise_multiplier
         2.0
@@ -106,9 +106,9 @@ class IndividualGaussian(_Checked):
 
 @dataclass(frozen=True)
 class MaskedAccess(_Checked):
-    """Private records were used without noise, but with what `detector` flags in them masked.
+    """Private records were used without noise, but with everything masked that `detector` flags.
 
-    No ε covers it. Where masked texts are taken as known, it reveals nothing else.
+    No ε covers it. If masked texts are taken as known, it reveals nothing else.
     """
 
     detector: str
@@ -124,11 +124,10 @@ class GaussianRelease(_Checked):
 
 @dataclass(frozen=True)
 class LabelSelection(_Checked):
-    """Label values were taken from the table where their noisy counts reach a threshold.
+    """Label values were taken from the table if their noisy counts reach a threshold.
 
-    A Gaussian release of the counts of all values that records have, which costs ε, and a
-    probability that a value is released which the records of one unit alone have, which costs δ:
-    see `delta`.
+    This costs ε and δ. ε is for a Gaussian release of the counts of all values that records have. δ
+    is for the probability of releasing a value that only the records of one unit have, see `delta`.
 
     Args:
         noise_multiplier: σ, the noise's standard deviation over m√A, the largest change (L2).
@@ -150,9 +149,10 @@ class LabelSelection(_Checked):
     def delta(self, units: int = 1) -> float:
         """Return the δ that it costs to `units` units together, rounded up.
 
-        They have at most Am values in each of which nobody else has a record, with noisy counts of
-        at most m + noise, where m is that of all of them. p is at most the sum of the chances that
-        one such count, rounded to a whole number, reaches τ. The cost is p / (1 - p).
+        They have at most Am values each that no other unit has. The noisy count of such a value is
+        at most m + noise, where m counts the records of all these units. p is at most the sum of
+        the probabilities that such a count, rounded to a whole number, reaches τ. The cost is p /
+        (1 - p).
 
         >>> round(LabelSelection(2.0, 12, 1, 1).delta(), 9)
         7.6e-08

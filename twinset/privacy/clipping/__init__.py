@@ -1,8 +1,8 @@
 """Exact per-unit clipping of a language model's gradients.
 
-Read in this order: `gradient_uses` (the gradient of one use of a parameter, its memory, and what
-gradients are divided by first), `output_head` (loss and output layer), `engine` (activations and
-output gradients, norms, clipping, sums; the two kinds of model and their batches).
+Read in this order. `gradient_uses` has the gradient of one use of a parameter, its memory and its
+scaling. `output_head` has the loss and the output layer. `engine` has norms, clipping and sums, and
+the two kinds of model with their batches.
 """
 
 from twinset.privacy.clipping.engine import (

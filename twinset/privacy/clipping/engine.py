@@ -1,21 +1,22 @@
 """Σᵢ ĝᵢ: every unit's whole gradient, clipped, summed over a logical batch of any size.
 
-Knows nothing of noise, sampling or accounting. It is given units and a loss, and adds. `Execution`
-says how a step is computed, memory against time and number formats, never what is computed.
+This module knows nothing of noise, sampling or accounting. It takes units and a loss, and adds up
+their clipped gradients. `Execution` decides how a step is computed (memory against time, number
+formats), but never the result.
 
-One forward and one backward pass leave behind each trained parameter's uses (`gradient_uses`).
-Autograd forms no weight gradients here: trained parameters are switched off, the embeddings'
+One forward and one backward pass leave each trained parameter's uses behind (`gradient_uses`).
+Autograd forms no weight gradients here. Trained parameters are switched off, the embeddings'
 outputs become the leaves of the graph, and hooks keep every layer's input and output gradient.
 
 `ClippingEngine` clips causal language models, where each token is predicted from those before it.
-`ClassifierClipping` clips encoders of the BERT family with one label a row.
+`ClassifierClipping` clips encoders of the BERT family with one label per row.
 
 A kernel chooses its blocks by the shape of what it multiplies, and rounds each row accordingly. In
-bfloat16, one record more in a physical batch would change every other's gradient by percents of C,
-which no theorem covers. At a constant shape the arithmetic of each row is the same, wherever it
-stands. So all physical batches of units of one size have one shape, with filler for what is
-missing, and products over tokens of several units come in pieces of one size.
-`twinset.models.layers.batch_interference` tests the machine for that, shape by shape.
+bfloat16, an added record in a physical batch would change every other gradient by percents of C,
+which no theorem covers. At a constant shape the arithmetic of each row is the same wherever it
+stands. So all physical batches of units of one size have one shape, with filler for missing units.
+Products over tokens of several units come in pieces of one size.
+`twinset.models.layers.batch_interference` tests the machine for this, shape by shape.
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ class Execution:
     """Settings that change no clipped gradient by more than rounding.
 
     Args:
-        kept_bytes: memory for per-unit gradients and residuals that make a step faster; 0 computes
-            what is needed twice.
-        gradient_checkpointing: keep of each layer only its input, and compute the rest again on the
-            way back (Chen et al. 2016). This takes a third more time.
-        autocast: format of matrix products in the model, bfloat16 or float16, while the trained
-            weights stay as they are; `None` computes in the weights' own.
+        kept_bytes: memory for per-unit gradients and residuals that make a step faster. With 0,
+            some of them are computed twice.
+        gradient_checkpointing: keep only the input of each layer, and compute the rest again in
+            the backward pass (Chen et al. 2016). This takes a third more time.
+        autocast: format of matrix products in the model, bfloat16 or float16. The trained weights
+            keep their own format. `None` computes in that of the weights.
     """
 
     kept_bytes: int = KEPT_BYTES
@@ -75,7 +76,7 @@ class Execution:
     autocast: torch.dtype | None = None
 
     def casting(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Return the context for the model's forward pass, and nothing else."""
+        """Return the context for the model's forward pass only."""
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(device.type, self.autocast)
@@ -86,12 +87,12 @@ FAST = Execution()
 
 @dataclass(frozen=True)
 class UnitReport:
-    """What clipping saw, per unit of one physical batch. Private: `internal/` only.
+    """Figures of clipping per unit of one physical batch. Private: `internal/` only.
 
     Args:
         losses: (B,) loss of each unit.
-        norms: (B,) float64 norms before clipping; not finite where a gradient was not.
-        scales: (B,) factors applied, min(1, SLACK · limit / norm); 0 where a gradient was not
+        norms: (B,) float64 norms before clipping. Not finite if a gradient was not.
+        scales: (B,) factors applied, min(1, SLACK · limit / norm). 0 if a gradient was not
             finite.
     """
 
@@ -101,29 +102,29 @@ class UnitReport:
 
 
 class UnitClipping:
-    """Exact clipping of whole units; `ClippingEngine` and `ClassifierClipping` know their models.
+    """Exact clipping of whole units. `ClippingEngine` and `ClassifierClipping` know their models.
 
     Guarantee:
-        After any calls of `add`, `sums` holds Σᵢ ĝᵢ with ĝᵢ = gᵢ · min(1, C(1 - 1e-5)/‖gᵢ‖), where
-        gᵢ is the gradient of unit i's loss with respect to *all* trained parameters: all sequences
-        of the unit, all tokens, and all uses of a shared (tied) parameter. So adding or removing
+        After any calls of `add`, `sums` holds Σᵢ ĝᵢ with ĝᵢ = gᵢ · min(1, C(1 - 1e-5)/‖gᵢ‖). gᵢ is
+        the gradient of unit i's loss with respect to *all* trained parameters: all sequences of
+        the unit, all tokens, and all uses of a shared (tied) parameter. So adding or removing
         one unit changes `sums` by at most C in Euclidean norm, with 1e-5 C of room for rounding
-        (float32 products, float64 totals), in whatever physical batches the units came. With
-        `limits`, unit i changes it by at most its own limit ≤ C. After `rescale`, the same holds of
+        (float32 products, float64 totals), for any split into physical batches. With `limits`,
+        unit i changes it by at most its own limit ≤ C. After `rescale`, the same is true of
         gᵢ / s and Σᵢ clip(gᵢ / s), for any s that does not depend on the units. A unit whose
         gradient is not finite counts as zero. The unit's loss may be any function of the mean
-        losses of its own K sequences; it must not look at other units, nor at draws that other
-        units share in. With low-precision (bfloat16) layers the gradient that is bounded is the one
-        they computed; norm and sum are formed from the same numbers in float32.
+        losses of its own K sequences. It must not look at other units, nor at draws shared with
+        other units. With low-precision (bfloat16) layers the bounded gradient is the one that
+        they computed. Norm and sum are formed from the same numbers in float32.
 
     Args:
         model: put in evaluation mode: no dropout. A `peft` wrapping is looked through.
-        max_grad_norm: C; `math.inf` only for runs without privacy.
+        max_grad_norm: C. `math.inf` only for runs without privacy.
         execution: memory against time, and number formats.
-        head: the output layer, whose use the subclass adds itself (`output_head`). It has no hook.
-        rows_only: whether a layer may see (B·K, d), one vector a row, as a classifier behind a
-            pooler does. Not where it could see as many tokens of other rows instead, as an expert
-            can.
+        head: the output layer, whose use the subclass adds (`output_head`). It has no hook.
+        rows_only: whether a layer may see (B·K, d), one vector per row, as a classifier behind a
+            pooler does. False if that could also be the same number of tokens of other rows, as
+            in an expert layer.
 
     Raises:
         UnsupportedModule: a trained parameter lives in a module that has no rule.
@@ -177,9 +178,9 @@ class UnitClipping:
         self._workspace = Workspace(execution.kept_bytes)
         self._scales: dict[int, Scale] = {}  # by the id of a parameter, as `_uses`
         self._uses: dict[int, list[ParameterUse]] = {}  # of the physical batch
-        self._units, self._shape = 0, torch.Size()  # B and (B·K, T); 0: the hooks keep nothing
+        self._units, self._shape = 0, torch.Size()  # B and (B·K, T). With 0 the hooks keep nothing
         self._sums = [torch.empty_like(p, dtype=accumulation_dtype(p)) for p in self.parameters]
-        self._undefined = True  # what the sums hold; the first addition overwrites it
+        self._undefined = True  # what the sums hold (the first addition overwrites it)
         self._layers: list[nn.Module] = []  # those that keep only their inputs
         if execution.gradient_checkpointing:
             self.checkpoint_layers()
@@ -187,13 +188,13 @@ class UnitClipping:
     def zero(self) -> None:
         """Start a new logical batch.
 
-        The sums are not written: the first addition overwrites them, and `sums` of an empty batch
-        are zeros.
+        The sums are not written, because the first addition overwrites them. `sums` of an empty
+        batch are zeros.
         """
         self._undefined = True
 
     def rescale(self, scales: Sequence[Scale]) -> None:
-        """Clip and sum gᵢ / s from now on, s being one scale for each of `parameters`.
+        """Clip and sum gᵢ / s from now on, with one scale s for each of `parameters`.
 
         Raises:
             ValueError: their number or a shape is wrong, or something was added since `zero`.
@@ -209,7 +210,7 @@ class UnitClipping:
 
     @property
     def sums(self) -> list[Tensor]:
-        """Σᵢ ĝᵢ of what was added since `zero`, one tensor for each of `parameters`."""
+        """Σᵢ ĝᵢ of all units added since `zero`, one tensor for each of `parameters`."""
         if self._undefined:
             for total in self._sums:
                 total.zero_()
@@ -219,11 +220,11 @@ class UnitClipping:
     def checkpoint_layers(self) -> bool:
         """Keep only the inputs of layers from now on, and compute the rest twice.
 
-        The switch of transformers acts in training mode only, where layers also drop out at random.
+        The built-in switch of transformers only acts in training mode, which also enables dropout.
 
         Returns:
-            Whether that needs less memory than before: not where it was on already, or where the
-            model has no layers that can.
+            Whether that saves memory. False if it was on already, or if no layer of the model can
+            do it.
         """
         if self._layers:
             return False
@@ -248,7 +249,7 @@ class UnitClipping:
     def _watch(
         self, names: list[str], module: nn.Module, args: tuple[Tensor, ...], output: Tensor
     ) -> Tensor | None:
-        """Have the uses of a module's parameters kept once the gradient of its output is known."""
+        """Keep the uses of a module's parameters once the gradient of its output is known."""
         if not self._units or not torch.is_grad_enabled():
             return None
         starts_graph = not output.requires_grad
@@ -296,9 +297,9 @@ class UnitClipping:
         Args:
             units: B.
             shape: (B·K, T) of the rows that the model reads.
-            forward: runs the model, under `casting`, and its loss outside of it.
-            limits: norms to clip to, one for each unit that is not filler; `None`: C.
-            filler: how many units, the last ones, add nothing.
+            forward: runs the model under `casting`, and its loss outside of it.
+            limits: norms to clip to, one for each unit that is not filler. `None`: C.
+            filler: how many units at the end add nothing.
         """
         real = units - filler
         limit = torch.full((units,), self.max_grad_norm, dtype=torch.float64)
@@ -326,7 +327,7 @@ class UnitClipping:
         return UnitReport(losses.detach()[:real], norms[:real], scales[:real])
 
     def _norms(self, units: int) -> Tensor:
-        """(B,) float64 norms of the whole gradients: squares of all parameters' sums of uses."""
+        """(B,) float64 norms of the whole gradients, from the squared norms of all parameters."""
         squared = torch.zeros(units, dtype=torch.float64, device=self._sums[0].device)
         for parameter in self.parameters:
             uses = self._uses[id(parameter)]
@@ -339,7 +340,7 @@ class UnitClipping:
         return squared.sqrt()
 
     def _add_scaled(self, scales: Tensor) -> None:
-        """Add Σ scaleᵢ gᵢ to the sums, and let go of each parameter's uses on the way."""
+        """Add Σ scaleᵢ gᵢ to the sums, and free each parameter's uses on the way."""
         some = scales.nonzero().squeeze(1)  # found once: each look waits for a GPU
         kept: Kept = slice(None) if len(some) == len(scales) else some
         if not len(some):
@@ -357,9 +358,9 @@ def _run_checkpointed(
 ) -> Any:
     """Run a layer's forward pass and keep only its inputs.
 
-    The reentrant form is the one that works with hooks on outputs: it runs the layer without a
-    graph first, and builds the graph that hooks see on the way back. `starts` says whether one of
-    the layer's parameters is trained.
+    Only the reentrant form works with hooks on outputs. It first runs the layer without a graph,
+    and builds the graph that hooks see in the backward pass. `starts` says whether one of the
+    layer's parameters is trained.
     """
     if torch.is_grad_enabled() and starts and not hidden.requires_grad:
         hidden = hidden.detach().requires_grad_(True)  # else no graph would reach the layer
@@ -375,16 +376,16 @@ UnitLoss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Sequences:
-    """B units of K sequences, right-padded to T tokens; unit i owns rows i·K … i·K+K-1.
+    """B units of K sequences, right-padded to T tokens. Unit i owns rows i·K … i·K+K-1.
 
     Args:
-        input_ids: (B·K, T) token ids. On the processor, so the places of losses are known without
-            asking a device. The engine moves them to the model's.
+        input_ids: (B·K, T) token ids on the CPU, so that the places of losses are known without
+            asking a device. The engine moves them to the model's device.
         loss_mask: (B·K, T) true where a token carries loss (text and end of text, never prompt or
-            padding). Column 0 must be false: nothing predicts the first token.
+            padding). Column 0 must be false, because the first token cannot be predicted.
         per_unit: K.
-        filler: how many of the units, the last ones, are nobody's. They take part in the products,
-            which then always have one shape, and in nothing else.
+        filler: how many units at the end are filler. They take part in the products, which then
+            always have one shape, and in nothing else.
     """
 
     input_ids: Tensor
@@ -403,11 +404,11 @@ class Sequences:
 
     @property
     def units(self) -> int:
-        """B, the number of units, filler among them."""
+        """B, the number of units, including filler."""
         return self.input_ids.shape[0] // self.per_unit
 
     def filled(self, units: int) -> Sequences:
-        """Return the same with filler behind, up to a number of units.
+        """Return the same with filler at the end, up to a number of units.
 
         Raises:
             ValueError: there are more already.
@@ -429,12 +430,12 @@ class ClippingEngine(UnitClipping):
 
     Args:
         model: a causal LM (or its `peft` wrapping), put in evaluation mode: no dropout.
-        max_grad_norm: C; `math.inf` only for runs without privacy.
+        max_grad_norm: C. `math.inf` only for runs without privacy.
         execution: memory against time, and number formats.
 
     Raises:
         UnsupportedModule: a trained parameter lives in a module that has no rule, or the model
-            computes its logits in another way than output layer times last hidden state.
+            does not compute its logits as output layer times last hidden state.
     """
 
     def __init__(self, model: nn.Module, max_grad_norm: float, execution: Execution = FAST) -> None:
@@ -466,7 +467,7 @@ class ClippingEngine(UnitClipping):
             sequences: the units' rows.
             unit_loss: (B, K) mean token losses of the sequences and (B, K) numbers of tokens with
                 loss → (B,) losses. It must not mix units.
-            limits: (B,) norm that each unit is clipped to, at most C; `None`: C.
+            limits: (B,) norm that each unit is clipped to, at most C. `None`: C.
         """
         forward = partial(self._unit_losses, sequences, unit_loss)
         shape = sequences.input_ids.shape
@@ -528,11 +529,11 @@ class ClippingEngine(UnitClipping):
 
 @dataclass(frozen=True)
 class LabelledRows:
-    """B units of K labelled rows, right-padded to T tokens; unit i owns rows i·K … i·K+K-1.
+    """B units of K labelled rows, right-padded to T tokens. Unit i owns rows i·K … i·K+K-1.
 
     Args:
         input_ids: (B·K, T) token ids.
-        attention_mask: (B·K, T) true where a token is no padding.
+        attention_mask: (B·K, T) true where a token is not padding.
         labels: (B·K,) class of each row.
         per_unit: K.
     """
@@ -546,11 +547,11 @@ class LabelledRows:
 class ClassifierClipping(UnitClipping):
     """Exact clipping of whole units for an encoder with a classification head.
 
-    Guarantee: that of `UnitClipping`; a unit's loss is the mean cross-entropy of its rows.
+    Guarantee: that of `UnitClipping`. A unit's loss is the mean cross-entropy of its rows.
 
     Args:
         model: a sequence classifier of the BERT family, put in evaluation mode: no dropout.
-        max_grad_norm: C; `math.inf` only for runs without privacy.
+        max_grad_norm: C. `math.inf` only for runs without privacy.
         execution: memory against time, and number formats.
 
     Raises:
@@ -568,11 +569,11 @@ class ClassifierClipping(UnitClipping):
 
         Args:
             rows: the units' rows.
-            limits: (B,) norm that each unit is clipped to, at most C; `None`: C.
+            limits: (B,) norm that each unit is clipped to, at most C. `None`: C.
         """
 
         def forward() -> Tensor:
-            # Positions and types are given per row: none is shared by rows.
+            # Positions and types are given per row, so that rows do not share them.
             device = self.parameters[0].device
             ids = rows.input_ids.to(device)  # (R, T)
             positions = torch.arange(ids.shape[1], device=ids.device) + self._first_position

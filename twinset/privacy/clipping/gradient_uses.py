@@ -1,13 +1,13 @@
-"""What one use of a parameter contributes to its gradient, for each unit or in a weighted sum.
+"""What one use of a parameter adds to its gradient, for each unit or in a weighted sum.
 
 A parameter's gradient is the sum over its uses. GPT-2 uses its token table twice, as embedding and
-as output layer, so a norm is that of the sum of both. `engine` sees to that. `output_head` has the
-output layer's use. Here are all others, the memory that they share, the geometry, and the layers
-that are known (`parameter_use`).
+as output layer, so its norm is that of the sum of both. `engine` takes care of that. `output_head`
+has the output layer's use. This module has all other uses, their shared memory, the scaling, and
+the known layers (`parameter_use`).
 
-Of a weight matrix, unit i's gradient is Gᵢ = LᵢᵀRᵢ over its S tokens. Its norm needs only Gram
-matrices, ‖Gᵢ‖² = Σ (LᵢLᵢᵀ ∘ RᵢRᵢᵀ) (Goodfellow 2015 for one token, Li et al. 2022 for sequences),
-and the weighted sum is LᵀR with R's rows weighted, from the kept L and R (Bu et al. 2022).
+Unit i's gradient of a weight matrix is Gᵢ = LᵢᵀRᵢ over its S tokens. Its norm needs only Gram
+matrices, ‖Gᵢ‖² = Σ (LᵢLᵢᵀ ∘ RᵢRᵢᵀ) (Goodfellow 2015 for one token, Li et al. 2022 for sequences).
+The weighted sum is LᵀR with R's rows weighted, from the kept L and R (Bu et al. 2022).
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ FORM_ANYWAY = 1.0  # here forming is cheaper even where the gradient cannot be k
 CANCELLATION = 1e-4
 
 
-Kept = slice | Tensor  # numbers of the units whose weight is not zero; a slice where all are
+Kept = slice | Tensor  # numbers of the units whose weight is not zero (a slice where all are)
 
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
-    """Return float64 where anything is float64, else float32: never less.
+    """Return float64 if any tensor is float64, else float32, but never less.
 
     >>> accumulation_dtype(torch.ones(1, dtype=torch.bfloat16))
     torch.float32
@@ -49,7 +49,7 @@ def accumulation_dtype(*tensors: Tensor) -> torch.dtype:
 def squares(gradients: Tensor) -> Tensor:
     """(B, …) → (B,) float64 squared norms: rows in the tensors' precision, their total in float64.
 
-    A flat float32 norm of tens of millions of numbers reads up to 0.3 % too small.
+    A flat float32 norm of tens of millions of numbers is up to 0.3 % too small.
     """
     rows = torch.linalg.vector_norm(gradients, dim=-1).double().square()
     return rows.reshape(len(gradients), -1).sum(1)
@@ -57,14 +57,14 @@ def squares(gradients: Tensor) -> Tensor:
 
 @dataclass
 class Workspace:
-    """Named buffers that grow and are never given back, and a budget for what outlives a layer.
+    """Named buffers that grow and are never freed, and a budget for data that outlives a layer.
 
-    Fresh pages cost more than the arithmetic done on them. With a new gradient buffer for every
-    physical batch, the step was up to 88 % slower on a CPU.
+    Fresh pages cost more than the arithmetic on them. With a new gradient buffer for every physical
+    batch, the step was up to 88 % slower on a CPU.
 
     Args:
-        left: bytes that formed gradients and residuals may still occupy. Whoever starts a physical
-            batch sets it again.
+        left: bytes that formed gradients and residuals may still occupy. It is set again at the
+            start of each physical batch.
     """
 
     left: int
@@ -79,9 +79,9 @@ class Workspace:
         return True
 
     def take(self, name: Hashable, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """Return a tensor of undefined content, valid until `name` is next asked for.
+        """Return a tensor of undefined content, valid until `name` is requested again.
 
-        `like` has its format and its device.
+        It has the format and the device of `like`.
         """
         numbers, key = math.prod(shape), (name, like.dtype)
         buffer = self._buffers.get(key)
@@ -95,8 +95,9 @@ class Workspace:
 def repeatable_kernels(like: Tensor) -> Iterator[None]:
     """Make a GPU add in the same order every time, and multiply float32 in float32 (no TF32).
 
-    An operation without such a kernel raises. If it only warned, the backward pass of every fused
-    attention would add in any order. The processor does both anyway. `like` is on the device.
+    An operation without such a kernel raises an error. If it only warned, the backward pass of
+    every fused attention would add in any order. A CPU is repeatable anyway. `like` is on the
+    device.
     """
     if like.is_cpu:
         yield
@@ -117,9 +118,9 @@ def repeatable_kernels(like: Tensor) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Scale:
-    """s = rows ⊗ columns of a parameter (m, n); a vector (n,) has columns only. `None`: ones.
+    """s = rows ⊗ columns of a parameter (m, n). A vector (n,) has columns only. `None`: ones.
 
-    A policy that wants less noise in some directions may not simply draw less there, since a unit
+    A policy that wants less noise in some directions may not simply draw less there, because a unit
     would show in those directions. It may clip g / s instead of g, add the same noise everywhere,
     and multiply the result by s. s is kept factored, so norms still need no per-unit gradients.
 
@@ -154,7 +155,7 @@ class Scale:
         return torch.stack(factors).prod() if factors else torch.ones(())
 
     def times_(self, total: Tensor) -> Tensor:
-        """Multiply a tensor of the parameter's shape by s, in place: back to plain gradients.
+        """Multiply a tensor of the parameter's shape by s, in place, to get plain gradients again.
 
         >>> Scale(torch.tensor([2.0, 3.0]), torch.tensor([1.0, 10.0])).times_(torch.ones(2, 2))
         tensor([[ 2.,  3.],
@@ -172,9 +173,9 @@ PLAIN = Scale()
 
 @dataclass(frozen=True)
 class FormedUse:
-    """A use whose gradients are at hand: (B, *parameter shape).
+    """A use with explicit gradients: (B, *parameter shape).
 
-    Every use of a parameter, in the forward pass of a physical batch of B units, has such methods.
+    Every use of a parameter, in the forward pass of a physical batch of B units, has these methods.
     """
 
     gradients: Tensor
@@ -188,9 +189,9 @@ class FormedUse:
         return self.gradients[start:stop]
 
     def add_to(self, total: Tensor, weights: Tensor, kept: Kept, beta: int = 1) -> None:
-        """Make total beta · total + Σ weightsᵢ · gradientᵢ; beta is 1, or 0 for an undefined total.
+        """Set total to beta · total + Σ weightsᵢ · gradientᵢ. beta is 1, or 0 to ignore total.
 
-        `weights` is (B,). Units that are not among `kept` are left out, so they may be NaN.
+        `weights` is (B,). Units that are not in `kept` are left out, so their weights may be NaN.
         """
         gradients = self.gradients[kept]
         columns = gradients.reshape(len(gradients), total.numel()).t()
@@ -244,14 +245,14 @@ def cancels(squared: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
 
 @dataclass(frozen=True)
 class MatrixUse:
-    """A matrix's use kept as its two factors, (B, S, m) and (B, S, n)."""
+    """A matrix's use, kept as its two factors (B, S, m) and (B, S, n)."""
 
     left: Tensor
     right: Tensor
     workspace: Workspace
 
     def squared_norms(self) -> Tensor:
-        """See `FormedUse`. By Gram matrices where that is quick and does not cancel."""
+        """See `FormedUse`. Uses Gram matrices if they are fast and do not cancel."""
         units, tokens, m = self.left.shape
         n = self.right.shape[2]
         formed: list[int] | range = range(units)
@@ -296,7 +297,7 @@ class UnsupportedModule(TypeError):
 
 
 def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
-    """Return an RMS norm's output, in the very arithmetic the module uses.
+    """Return an RMS norm's output, in exactly the arithmetic of the module.
 
     Its whole weight is set to `scale`.
     """
@@ -309,7 +310,7 @@ def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
 def known_parameters(module: nn.Module) -> tuple[str, ...]:
     """Return the names of the parameters whose per-unit gradient `parameter_use` knows, or raise.
 
-    Types are compared exactly: a subclass may compute something else, as scaled embeddings do.
+    Types are compared exactly, because a subclass may compute something else (scaled embeddings).
     """
     if type(module) is nn.Embedding:
         if module.max_norm is not None or module.sparse or module.scale_grad_by_freq:
@@ -339,10 +340,10 @@ def parameter_use(
     workspace: Workspace,
     key: object,
 ) -> FormedUse | EmbeddingUse | MatrixUse:
-    """Return what a module's parameter contributes to its gradient, by one pass over B units.
+    """Return what a module's parameter adds to its gradient, in one pass over B units.
 
-    `a` is the layer's input (B, S, d), or normalised (B, S, p), or (B, S) ids of a table; `b` is
-    the gradient (B, S, p) of its output. `key` names this use in the workspace, and no other one of
+    `a` is the layer's input (B, S, d), or normalised (B, S, p), or (B, S) ids of a table. `b` is
+    the gradient (B, S, p) of its output. `key` names this use in the workspace, and no other use of
     the physical batch.
     """
     if name == "bias":

@@ -1,9 +1,9 @@
-"""The output layer and its loss: token losses, their gradients and their norms from one look.
+"""The output layer and its loss: token losses, their gradients and their norms in one pass.
 
 With Q = softmax(h Wᵀ) - onehot(target), the gradient of token n's loss is Q[n] W with respect to
-h[n] and Q[n]ᵀ h[n] with respect to W. Both are linear in whatever weight the token's loss later
-gets. So all that later steps need is made while a chunk of logits is in the cache: Q W, Q Qᵀ of
-each unit and, for a tied table, Q's columns at the unit's own tokens.
+h[n] and Q[n]ᵀ h[n] with respect to W. Both are linear in whatever weight the token's loss gets
+later. So everything for later steps is computed while a chunk of logits is in the cache: Q W, Q Qᵀ
+of each unit and, for a tied table, Q's columns at the unit's own tokens.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from twinset.privacy.clipping.gradient_uses import (
     squares,
 )
 
-# Tokens in one product: a library that packs a vocabulary's weights anew for each product, as those
-# for bfloat16 do, spends as long on it as on 512 rows of 576 numbers. Memory: 100 MB of float32
-# logits for a vocabulary of 49,152.
+# Tokens in one product. Some libraries repack a vocabulary's weights for each product, as for
+# bfloat16, which takes as long as 512 rows of 576 numbers. Memory: 100 MB of float32 logits for
+# a vocabulary of 49,152.
 PIECE = 512
 CACHED = 1 << 19  # float32 numbers that stay in a processor's cache from one pass to the next
 BUFFER_NUMBERS = 1 << 26  # per-unit gradients formed at once: 256 MB of float32
@@ -42,8 +42,8 @@ def whole_pieces(tokens: int, room: int) -> int:
     """Round a number of tokens up to whole products of a physical batch.
 
     Args:
-        tokens: how many.
-        room: tokens of the batch, padding included. A product has no more than these.
+        tokens: number of tokens.
+        room: tokens of the batch, padding included. A product has at most this many.
 
     >>> whole_pieces(1, 100), whole_pieces(1, 10**5), whole_pieces(513, 10**5)
     (100, 512, 1024)
@@ -55,13 +55,13 @@ def whole_pieces(tokens: int, room: int) -> int:
 class TokenNLL(torch.autograd.Function):
     """nll[n] = logsumexp(h[n] Wᵀ) - h[n] · W[target[n]], for N tokens in whole pieces.
 
-    All products of a batch's shape have the same number of rows. So the rounding of a row depends
+    All products for one batch shape have the same number of rows. So the rounding of a row depends
     on that row alone.
     """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, head: HeadUse) -> Tensor:
-        """Return (N,) losses; `hidden` is (N, d), `weight` (V, d)."""
+        """Return (N,) losses of `hidden` (N, d) and `weight` (V, d)."""
         nll = torch.empty(len(hidden), dtype=accumulation_dtype(hidden), device=hidden.device)
         through = torch.empty_like(hidden)
         head.read(nll, through)
@@ -70,7 +70,7 @@ class TokenNLL(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient of `hidden`; the weight's own gradient is `HeadUse`'s."""
+        """Return the gradient of `hidden`. `HeadUse` has the weight's own gradient."""
         ctx.head.token_weights = grads[0].detach()
         return ctx.through * grads[0].to(ctx.through.dtype)[:, None], None, None
 
@@ -80,16 +80,16 @@ class HeadUse:
     """The output layer's use of its weight (V, d). Unit i's tokens: offsets[i] … offsets[i+1].
 
     Args:
-        hidden: (N, d) inputs, in whole pieces; those behind the last unit's are nobody's.
+        hidden: (N, d) inputs, in whole pieces. Those after the last unit's are filler.
         weight: (V, d).
         targets: (N,) tokens to be predicted.
         offsets: B + 1 token offsets.
-        workspace: gives the memory of Q.
+        workspace: provides the memory of Q.
         trained: whether the weight is trained. If not, nothing is kept.
-        room: tokens to reserve memory for: those of the rows, whichever of them carry loss, so
-            what is kept depends on the batch's shape alone.
-        ids: (B, S) tokens of the units, where the weight is also their embedding.
-        scale: what the weight's gradient is divided by.
+        room: tokens to reserve memory for: all tokens of the rows, with loss or without, so the
+            kept data depend on the batch's shape alone.
+        ids: (B, S) tokens of the units, if the weight is also their embedding.
+        scale: the divisor of the weight's gradient.
         token_weights: (N,) gradient of the total loss with respect to each token's loss.
     """
 
@@ -107,7 +107,7 @@ class HeadUse:
     _at_ids: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Take memory for all of Q, if there is enough and somebody will ask; else for a window."""
+        """Reserve memory for all of Q if it will be used and there is enough, else for a window."""
         self.piece = min(PIECE, self.room)  # tokens in one product
         # Tokens whose logits are passed over together. On a GPU that is a whole piece.
         self._rows = max(1, CACHED // len(self.weight)) if self.weight.is_cpu else PIECE
@@ -125,12 +125,12 @@ class HeadUse:
         self._first = 0  # the token of Q's first row
 
     def pieces(self, start: int, stop: int) -> Iterator[slice]:
-        """Yield the pieces in which tokens lie."""
+        """Yield the pieces that hold the tokens."""
         for first in range(start // self.piece * self.piece, stop, self.piece):
             yield slice(first, first + self.piece)
 
     def read(self, nll: Tensor, through: Tensor) -> None:
-        """Write the losses (N,) and Q W (N, d), and keep what the norms will need of each unit."""
+        """Write the losses (N,) and Q W (N, d), and keep what the norms of each unit will need."""
         q = self._q
         for piece in self.pieces(0, len(self.hidden)):
             if self.trained:
@@ -157,7 +157,7 @@ class HeadUse:
                     self._at_ids.append(own.index_select(1, self.ids[unit]))  # (S, unit's tokens)
 
     def squared_norms(self) -> Tensor:
-        """See `FormedUse`. By Gram matrices where that is quick and does not cancel."""
+        """See `FormedUse`. Uses Gram matrices if they are fast and do not cancel."""
         found = []
         for unit, gram in enumerate(self._grams):
             if gram is None:
@@ -213,9 +213,9 @@ class HeadUse:
             beta = 1
 
     def _residuals(self, piece: slice, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Write Q of a piece into `q`; return its losses, and Q in the format of products.
+        """Write Q of a piece into `q`. Return its losses, and Q in the format of products.
 
-        `q` is in the format of sums. If it has fewer rows, they are written over and over.
+        `q` is in the format of sums. If it has fewer rows, they are reused.
         """
         hidden, targets, low = self.hidden[piece], self.targets[piece], q
         if hidden.dtype != q.dtype:
@@ -239,7 +239,7 @@ class HeadUse:
         return losses, low
 
     def _again(self, start: int, stop: int) -> Tensor:
-        """Return Q of some tokens: kept, or made again by the very same products."""
+        """Return Q of some tokens, kept or recomputed by exactly the same products."""
         if self._whole:
             return self._q[start:stop]
         pieces = list(self.pieces(start, stop))
@@ -265,11 +265,11 @@ ParameterUse = FormedUse | EmbeddingUse | MatrixUse | HeadUse
 
 
 def squared_norms(uses: list[ParameterUse], numbers: int, units: int) -> Tensor:
-    """Return (B,) float64 ‖gradientᵢ‖² of the sum of all uses of a parameter of that many numbers.
+    """Return (B,) float64 ‖gradientᵢ‖² of the sum of all uses of a parameter of `numbers`.
 
-    A table that is output layer and embedding has ‖H‖² + ‖E‖² + 2⟨H, E⟩. Where H and E all but
-    cancel, the digits of the sum are lost, and a norm read too small would be clipped to more than
-    C. There, and for other parameters of several uses, the gradient is formed.
+    A table that is output layer and embedding has ‖H‖² + ‖E‖² + 2⟨H, E⟩. If H and E almost cancel,
+    the sum loses its digits. A norm that is too small would be clipped to more than C. In that
+    case, and for other parameters with several uses, the gradient is formed.
     """
 
     def formed(start: int, stop: int) -> Tensor:

@@ -3,7 +3,7 @@
 `release_label_counts` counts labels. `without_negatives` and `proportional_rows` turn the counts
 into proportions of rows. `release_token_marginals` counts, for each label value, the texts that
 have a token (`TokenWeights`) and the texts of a length (`LengthBins`), all at once.
-`select_label_values` finds values that many have, where nobody declared them.
+`select_label_values` finds undeclared values that many records have.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from twinset.privacy.mechanism.vector_sum import VectorSum
 
 
 def on_simplex(counts: np.ndarray) -> np.ndarray:
-    """Return the shares (B,), 0 or more and together 1, nearest to those of noisy counts (B,).
+    """Return the shares (B,), 0 or more with sum 1, that are nearest to those of noisy counts (B,).
 
-    If all counts together are 0 or less, the shares are equal (Duchi et al. 2008).
+    If the counts sum to 0 or less, the shares are equal (Duchi et al. 2008).
 
     >>> on_simplex(np.array([60.0, 50.0, -10.0])).round(2)
     array([0.55, 0.45, 0.  ])
@@ -61,17 +61,16 @@ def release_label_counts(
 ) -> tuple[tuple[int, ...], GaussianRelease]:
     """Count the records of every public combination, and add N(0, σ²m²) to each count.
 
-    They are whole numbers, also below 0. `without_negatives` makes proportions of rows from them.
+    The results are whole numbers, also below 0. `without_negatives` turns them into proportions.
 
-    Guarantee: adding or removing one unit of at most m of the records that are counted changes the
-    counts by at most m in L2 norm (if all have one label), so this is one Gaussian release of
-    multiplier σ, as computed: the output is the whole number nearest to count + σm · Z for a
-    real Gaussian Z (`noise`), and no other bit of it. Combinations that no record has get
-    noise too. Leaving them out would reveal them. The set of combinations itself is taken as
-    public.
+    Guarantee: this is one Gaussian release of multiplier σ, as computed. Adding or removing one
+    unit of at most m counted records changes the counts by at most m in L2 norm (if all have one
+    label). The output is the whole number nearest to count + σm · Z for a real Gaussian Z
+    (`noise`), and no other bit of it. Combinations without records get noise too. Leaving them out
+    would reveal them. The set of combinations itself is taken as public.
 
     Args:
-        labels: one combination per record that is counted.
+        labels: one combination per counted record.
         combinations: all public combinations, distinct.
         noise_multiplier: σ.
         randomness: its first noise stream is used.
@@ -105,11 +104,11 @@ def select_label_values(
 
     Guarantee: that of `twinset.privacy.statement.theorems`, LABEL_VALUES. Noise is drawn for every
     value that a record has, and a count is the whole number nearest to count + noise, as in
-    `release_label_counts`. The order is that of the counts and, of equal ones, of the values.
+    `release_label_counts`. Values are ordered by count, and equal counts by value.
 
     Args:
-        labels: of each column whose values are selected, the values of the records that are
-            counted: of a unit at most m.
+        labels: for each selected column, the values of the counted records, at most m of each
+            unit.
         selection: A columns, m, noise and threshold.
         randomness: its first noise stream is used.
     """
@@ -133,7 +132,7 @@ def without_negatives(noisy_counts: Sequence[int]) -> tuple[int, ...]:
     If only the negative counts were set to 0, combinations without records would get more than
     nothing on average, and others less than their share. If the total is 0 or less, each is 1.
 
-    Guarantee: post-processing of counts already released.
+    Guarantee: post-processing of released counts.
 
     >>> without_negatives((60, 50, -10)), without_negatives((7, 0)), without_negatives((-1, 1))
     ((55, 45, 0), (7, 0), (1, 1))
@@ -149,7 +148,7 @@ def without_negatives(noisy_counts: Sequence[int]) -> tuple[int, ...]:
 def proportional_rows(noisy_counts: Sequence[float], rows: int) -> tuple[int, ...]:
     """Share out exactly `rows` rows in proportion, by largest remainder (earlier wins a tie).
 
-    Guarantee: post-processing of counts already released.
+    Guarantee: post-processing of released counts.
 
     >>> proportional_rows((5.0, 3.0, 2.0), 7)
     (4, 2, 1)
@@ -169,15 +168,15 @@ def proportional_rows(noisy_counts: Sequence[float], rows: int) -> tuple[int, ..
 
 # -- what is counted of a text ---------------------------------------------------------------------
 
-SHORTEST, BINS = 4, 14  # tokens at which the second bin begins; bins of texts that end
+SHORTEST, BINS = 4, 14  # tokens at which the second bin begins (bins of texts that end)
 
 
 @dataclass(frozen=True)
 class LengthBins:
-    """Bins of about equal ratio, and one of texts that go on past the longest.
+    """Length bins of about equal ratio, and one bin for texts longer than the longest.
 
     Args:
-        longest: tokens that are kept of a text; public.
+        longest: tokens that are kept of a text. Public.
         end: id of the token that ends a text that was kept whole.
     """
 
@@ -186,7 +185,7 @@ class LengthBins:
 
     @cached_property
     def edges(self) -> np.ndarray:
-        """(B,) least length of each bin; the last bin is of texts that do not end.
+        """(B,) smallest length of each bin. The last bin is for texts that do not end.
 
         >>> LengthBins(64, end=0).edges.tolist()
         [1, 4, 5, 6, 8, 9, 12, 14, 18, 22, 27, 34, 42, 52, 64]
@@ -198,7 +197,7 @@ class LengthBins:
         return len(self.edges)
 
     def of(self, ids: Sequence[int]) -> int:
-        """Return the number of the bin that a text lies in.
+        """Return the number of a text's bin.
 
         >>> bins = LengthBins(64, end=0)
         >>> [bins.of(text) for text in ([0], [7] * 12 + [0], [7] * 64)]
@@ -219,7 +218,7 @@ class LengthBins:
         return np.append((self.edges[:-1] + self.edges[1:] - 1) / 2, float(self.longest))
 
     def draw(self, number: int, rng: np.random.Generator) -> int:
-        """Return a length of a bin; `longest` of the last.
+        """Return a random length of a bin, or `longest` for the last one.
 
         >>> LengthBins(64, end=0).draw(14, np.random.default_rng(0))
         64
@@ -231,13 +230,13 @@ class LengthBins:
 
 @dataclass(frozen=True)
 class TokenWeights:
-    """Weights of tokens, and the length that the vector of a text's weights may have.
+    """Weights of tokens, and a bound on the length of the vector of a text's weights.
 
-    All of it must be public, or have been released before: noise is measured in it.
+    All of it must be public or already released, because the noise is measured in it.
 
     Args:
-        weights: (V,) float64 of at most 1; 0: the token is not counted.
-        bound: a text whose vector is longer counts for less, all of its tokens alike.
+        weights: (V,) float64 of at most 1. With 0 the token is not counted.
+        bound: a text with a longer vector counts for less, with the same factor on all its tokens.
     """
 
     weights: np.ndarray
@@ -255,14 +254,14 @@ class TokenWeights:
         return cls(weights, np.inf)
 
     def of(self, ids: Sequence[int]) -> tuple[np.ndarray, float]:
-        """Return the distinct tokens (k,) of a text that are counted, and what it counts for."""
+        """Return the distinct counted tokens (k,) of a text, and how much it counts."""
         found = np.unique(np.asarray(ids, np.int64))
         found = found[self.weights[found] > 0]
         length = float(np.square(self.weights[found]).sum()) ** 0.5
         return found, min(1.0, self.bound / max(length, 1e-300))
 
     def divide(self, numbers: np.ndarray, uncounted: float) -> np.ndarray:
-        """Return numbers (…, V) over the weights; `uncounted` for tokens that are not counted."""
+        """Return numbers (…, V) divided by the weights, and `uncounted` for tokens not counted."""
         found = np.full_like(numbers, uncounted)
         return np.divide(numbers, self.weights, out=found, where=self.weights > 0)
 
@@ -270,7 +269,7 @@ class TokenWeights:
 # -- how often it was counted ----------------------------------------------------------------------
 
 COUNTS, LENGTHS = "", "lengths-"  # names of arrays in a file, before an attribute's number
-LENGTH_WEIGHT = 1.0  # what a text's length counts for, beside tokens of at most as much
+LENGTH_WEIGHT = 1.0  # weight of a text's length, where a token's weight is at most 1
 
 
 @dataclass(frozen=True)
@@ -281,9 +280,9 @@ class TokenMarginals:
         counts: for each attribute (K, V) texts with a label value and a token, with noise.
         deviation: of the noise on counts of tokens of weight 1.
         units: how many were counted, taken as public.
-        weights: what each token counted.
+        weights: the weight of each token.
         lengths: for each attribute (K, B) texts with a label value and a length, with noise of
-            `deviation`; empty if lengths were not counted.
+            `deviation`. Empty if lengths were not counted.
     """
 
     counts: Sequence[np.ndarray]
@@ -294,12 +293,12 @@ class TokenMarginals:
 
     @property
     def noise(self) -> np.ndarray:
-        """Standard deviation (V,) of the noise on each token's counts; inf: it is not counted."""
+        """Standard deviation (V,) of the noise on each token's counts. inf if it is not counted."""
         alike = np.full(len(self.weights.weights), self.deviation)
         return self.weights.divide(alike, uncounted=np.inf)
 
     def save(self, path: Path) -> None:
-        """Write what was released, exactly."""
+        """Write the released numbers exactly."""
         arrays = {f"{COUNTS}{number}": counts for number, counts in enumerate(self.counts)}
         arrays |= {f"{LENGTHS}{number}": each for number, each in enumerate(self.lengths)}
         np.savez(
@@ -313,7 +312,7 @@ class TokenMarginals:
 
     @classmethod
     def load(cls, path: Path) -> TokenMarginals:
-        """Read what `save` wrote."""
+        """Read a file written by `save`."""
         with np.load(path, allow_pickle=False) as kept:
             counts, lengths = (
                 [kept[f"{kind}{i}"] for i in range(len(kept.files)) if f"{kind}{i}" in kept.files]
@@ -344,12 +343,12 @@ def release_token_marginals(
     are public.
 
     Args:
-        units: the texts of each unit; none: it counts among the units, and adds nothing.
+        units: the texts of each unit. A unit without texts counts as a unit, but adds nothing.
         values: number of label values K of each attribute.
-        weights: of V tokens, with a bound that is finite.
-        noise_multiplier: σ; 0: no noise, no event and no guarantee.
+        weights: of V tokens, with a finite bound.
+        noise_multiplier: σ. 0: no noise, no event and no guarantee.
         randomness: its noise streams are used.
-        bins: of lengths, B; None: they are not counted.
+        bins: length bins, B. None: lengths are not counted.
     """
     # One vector holds the tokens of one attribute after another, (K, V) each, and then the lengths
     # of one attribute after another, (K, B) each.

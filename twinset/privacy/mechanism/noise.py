@@ -1,25 +1,25 @@
 """Gaussian noise added to tensors, rounded to a grid exactly as real numbers would be.
 
-Knows no policy. What the noise is worth is for the caller to say.
+This module knows no policy. The caller states what the noise guarantees.
 
-Floating-point noise betrays by its last bits what it was added to (Mironov 2012, "On significance
-of the least significant bits for differential privacy"): c + z is a multiple of z's last place, and
-which multiples exist depends on c. Here the output is the multiple of a grid step g nearest to
-S + std · Z for a *real* Gaussian Z. g is chosen before the data are seen, so this rounding is
-post-processing of the Gaussian mechanism over real numbers. Its theorem holds as it stands, and
-every multiple of g may come out, whatever S is.
+The last bits of floating-point noise reveal the number it was added to (Mironov 2012, "On
+significance of the least significant bits for differential privacy"). c + z is a multiple of z's
+last place, and which multiples exist depends on c. Here the output is the multiple of a grid step g
+nearest to S + std · Z for a *real* Gaussian Z. g is chosen before the data are seen, so this
+rounding is post-processing of the Gaussian mechanism over real numbers. Its theorem applies
+unchanged, and every multiple of g may come out, whatever S is.
 
-No computer holds Z, but rounding needs few of its bits. Z is Box and Muller's formula (1958) of two
-uniform numbers with endless bits, and each level knows more of them:
+No computer can store Z, but rounding needs few of its bits. Z is Box and Muller's formula (1958) of
+two uniform numbers with endless bits, and each level knows more of them:
 
-1. 63 + 32 bits (float64: 63 + 64), in the sum's own precision. A number is decided where neither
-   the unknown bits nor errors of evaluation can change the nearest multiple.
-2. About one pair in 150 is not. It gets 64 + 64 bits more, in double precision.
+1. 63 + 32 bits (float64: 63 + 64), in the sum's own precision. A number is decided if neither the
+   unknown bits nor errors of evaluation can change the nearest multiple.
+2. About one pair in 150 is undecided. It gets 64 + 64 bits more, in double precision.
 3. Practically never, 64 + 64 bits more, and again, in interval arithmetic, until both ends of the
-   interval agree. That ends with probability one: only S + std · Z exactly halfway between two
-   multiples would not.
+   interval agree. That ends with probability one, because only S + std · Z exactly halfway between
+   two multiples would never end.
 
-The processor makes all of it. For sums on a GPU, threads draw the numbers one step ahead, while the
+The CPU computes all of it. For sums on a GPU, threads draw the numbers one step ahead while the
 gradient is computed (`_draw_ahead`), and the GPU only adds and rounds.
 """
 
@@ -70,29 +70,29 @@ def add_gaussian_(
     randomness: Randomness,
     scales: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Add independent N(0, std²) to every element, round to a grid, in place; return the tensor.
+    """Add independent N(0, std²) to every element, round to a grid, in place. Return the tensor.
 
     The grid's step is the largest power of two that is at most std / 64. Elements that are not
-    finite stay. A tensor of another device is computed on the processor.
+    finite stay. A tensor on another device is processed on the CPU.
 
-    Guarantee: for a sum that adding or removing one unit changes by at most C in L2 norm, std = σC
-    makes this the Gaussian mechanism of noise multiplier σ with post-processing, for that unit and
-    relation, *as computed*. Each element is the multiple of the step nearest to S + std · Z for the
-    sum S as it stands in memory and a real Gaussian Z, so its last bits tell nothing more. With
-    scales it is that of the least scale. It rests on independent uniform bits, and on the C of the
-    sum as computed, its own rounding included. With std = 0 there is no noise, no rounding and no
+    Guarantee: take a sum that adding or removing one unit changes by at most C in L2 norm, and std
+    = σC. This is then the Gaussian mechanism of noise multiplier σ with post-processing, for that
+    unit and relation, *as computed*. Each element is the multiple of the step nearest to S + std ·
+    Z for the stored sum S and a real Gaussian Z, so its last bits reveal nothing more. With scales
+    it is that of the smallest scale. It assumes independent uniform bits, and the C of the sum as
+    computed, its own rounding included. With std = 0 there is no noise, no rounding and no
     guarantee.
 
     Args:
         tensor: float32 or float64, of any shape and on any device.
-        std: standard deviation; 0, or from 1e-30 to 1e30.
-        randomness: its noise streams are used, all of them at once where there is much to draw.
-        scales: one for each element, or for each of several tensors in one (k, *shape): above 0,
-            functions of what was released before. Each element has its own standard deviation, std
-            times its scale, and its own grid, which follows from that.
+        std: standard deviation, either 0 or from 1e-30 to 1e30.
+        randomness: its noise streams are used, all of them in parallel for large tensors.
+        scales: one for each element, or for each of several tensors in one (k, *shape). They are
+            above 0 and functions of earlier releases. Each element has its own standard deviation,
+            std times its scale, and its own grid, which follows from that.
 
     Raises:
-        TypeError: the tensor is of another precision. Noise rounded to 8 bits is not Gaussian.
+        TypeError: the tensor has another precision. Noise rounded to 8 bits is not Gaussian.
         ValueError: a standard deviation is out of range.
     """
     import torch
@@ -129,14 +129,14 @@ def add_gaussian_to_each_(
     """Do `add_gaussian_` for each tensor. On a GPU, the numbers were drawn one step ahead.
 
     Guarantee: that of `add_gaussian_`, for all of the tensors together, if float32 and float64 sums
-    and products of the GPU are those of IEEE 754. The numbers are fresh: none is used for two
+    and products of the GPU are those of IEEE 754. The numbers are fresh: no number is used for two
     sums, and they come from streams of their own that no sum and no gradient reaches.
 
     Args:
         tensors: all on one device.
         std: as in `add_gaussian_`.
         randomness: as there. For tensors of a GPU its streams `ahead` are used.
-        scales: one for each tensor, or none at all.
+        scales: one for each tensor, or empty.
 
     Raises:
         TypeError: as in `add_gaussian_`.
@@ -177,7 +177,7 @@ def _check(tensors: Sequence[torch.Tensor], std: float, stds: Sequence[Any]) -> 
 
 
 def grid_step(std: Scale) -> Scale:
-    """Return the largest power of two that is at most std / 64, of one or of each.
+    """Return the largest power of two that is at most std / 64, for one or for each.
 
     Rounding to a multiple of it has a variance of at most g²/12, below 3e-5 of the noise's.
 
@@ -190,7 +190,7 @@ def grid_step(std: Scale) -> Scale:
 
 
 class Pairs(NamedTuple):
-    """Pairs of numbers that are not decided: their bits (p,), as of `polar`, and their places."""
+    """Undecided pairs of numbers: their bits (p,) as in `polar`, and their places."""
 
     words: np.ndarray
     turns: np.ndarray
@@ -200,7 +200,7 @@ class Pairs(NamedTuple):
     def places(self, count: int) -> np.ndarray:
         """Return the places, below `count`, of all cosines and then of all sines.
 
-        Of an odd count the last sine belongs to nobody.
+        If the count is odd, the last sine is unused.
         """
         places = np.concatenate([self.cosines, self.sines])
         return places[:-1] if len(places) and places[-1] == count else places
@@ -211,9 +211,9 @@ class GaussianGrid:
     """Adds N(0, std²) to sums and rounds them to a grid.
 
     Guarantee: `add` is post-processing of sums + N(0, std² I) over real numbers, if the bits are
-    uniform and independent: of each sum the nearest multiple of the step, exactly. For sums that
-    adding or removing one unit changes by at most C in L2 norm, std = σC, and a step that does not
-    depend on the units, it is the Gaussian mechanism of multiplier σ.
+    uniform and independent: of each sum the nearest multiple of the step, exactly. It is the
+    Gaussian mechanism of multiplier σ on three conditions. Adding or removing one unit changes the
+    sums by at most C in L2 norm, std = σC, and the step does not depend on the units.
 
     Args:
         stream: source of bits. Sums of one length take the same number of them.
@@ -224,7 +224,7 @@ class GaussianGrid:
     refinement: KeyStream
 
     def add(self, sums: np.ndarray, std: Scale, step: Scale) -> None:
-        """Overwrite sums with the noisy ones, block by block; what is not finite stays.
+        """Overwrite sums with the noisy ones, block by block. Elements that are not finite stay.
 
         Args:
             sums: (n,) float32 or float64.
@@ -275,7 +275,7 @@ class GaussianGrid:
                 waiting = []
 
     def _refine(self, sums: np.ndarray, std: Scale, step: Scale, pairs: Pairs) -> None:
-        """Overwrite what level 1 left as it was, by levels 2 and 3."""
+        """Overwrite the sums that level 1 left undecided, by levels 2 and 3."""
         places = pairs.places(len(sums))
         exact = sums[places].astype(np.float64)  # (m,) all cosines, then all sines
         std, step = (np.broadcast_to(_at(scale, places), exact.shape) for scale in (std, step))
@@ -317,19 +317,19 @@ def _like(scale: Scale, sums: np.ndarray) -> Scale:
 
 
 class Gaussian:
-    """Level 1: draws from N(0, 1) into memory of its own, which stays in the processor's cache.
+    """Level 1: draws from N(0, 1) into its own memory, which stays in the CPU's cache.
 
-    NumPy draws number by number, which is three times as slow. Torch's float32 numbers never leave
+    NumPy draws number by number, which is three times slower. Torch's float32 numbers never exceed
     5.8 standard deviations, and a mechanism that is cut off there needs a larger δ.
 
     Args:
         stream: source of bits.
         dtype: float32 or float64.
-        most: numbers that may be asked for at once.
+        most: the largest number of draws per call.
 
     Attributes:
         words: (pairs,) int64, turns: (pairs,) int32 or int64, radius: (pairs,): of the last draw,
-            as `polar` knows them.
+            as in `polar`.
     """
 
     words: np.ndarray
@@ -346,7 +346,7 @@ class Gaussian:
     def draw(self, count: int) -> np.ndarray:
         """Return the next (count,) numbers: all cosines of pairs, then all sines.
 
-        They may be changed at will, and are overwritten by the next call.
+        The caller may change them, and the next call overwrites them.
         """
         pairs = -(-count // 2)
         bits = self._stream.fill(self._bits[: pairs * (8 + self._turn.itemsize)])
@@ -358,12 +358,12 @@ class Gaussian:
 
 
 def polar(words: np.ndarray, turns: np.ndarray, radius: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Turn uniform bits into Gaussian numbers; return `out`.
+    """Turn uniform bits into Gaussian numbers. Return `out`.
 
     Args:
         words: (n,) int64, at least 0: the leading 63 bits of a share u of 1. The squared radius is
-            -2 ln u, at the middle of what these bits leave open. A float32 keeps the leading 24 of
-            them wherever they stand, so small words, the far tail, lose none.
+            -2 ln u, with u in the middle of its possible values. A float32 keeps the leading 24 of
+            the bits wherever they are, so small words, the far tail, lose none.
         turns: (n,) int32 or int64, the leading bits of the shares of a full turn, from -1/2 to 1/2.
         radius: (n,) float32 or float64, overwritten.
         out: (2 n,) to be filled with all cosines and then all sines.
@@ -402,8 +402,8 @@ class ExactPair:
     """Level 3: sqrt(-2 ln u) · cos 2πv and sqrt(-2 ln u) · sin 2πv of uniform u and v, exactly.
 
     Args:
-        word: the leading bits of u, as a whole number, and how many they are.
-        turn: the same of v; below 0 for a v below 0.
+        word: the leading bits of u as a whole number, and their count.
+        turn: the same of v, below 0 for a v below 0.
         stream: source of all further bits.
     """
 
@@ -412,7 +412,7 @@ class ExactPair:
     stream: KeyStream
 
     def nearest(self, total: float, std: float, step: float, *, sine: bool) -> float:
-        """Return the multiple of `step` nearest to total + std · Z, Z the cosine or the sine.
+        """Return the multiple of `step` nearest to total + std · Z, with Z the cosine or the sine.
 
         Bits are drawn until both ends of the interval that holds Z agree.
         """
@@ -441,10 +441,10 @@ class ExactPair:
 
 
 class DrawnPairs(NamedTuple):
-    """Normal numbers of level 1, for n sums that nobody has computed yet.
+    """Normal numbers of level 1, drawn ahead for n sums that are not computed yet.
 
     Args:
-        words: (P,) int64, as `polar` knows them; P is half of n, rounded up.
+        words: (P,) int64, as in `polar`. P is half of n, rounded up.
         turns: (P,) likewise.
         numbers: (2 P,) all cosines and then all sines. NaN where this level cannot decide.
     """
@@ -461,7 +461,7 @@ _THREADS = ThreadPoolExecutor(NOISE_STREAMS, "noise")  # starts no thread before
 def _draw_ahead(
     wanted: Wanted, randomness: Randomness
 ) -> tuple[Wanted, list[DrawnPairs], list[Future[None]]]:
-    """Have each stream draw its part of the numbers in a thread of its own."""
+    """Let each stream draw its part of the numbers in its own thread."""
     drawn = []
     for count, dtype in wanted:
         pairs, turn = -(-count // 2), np.dtype(dtype).itemsize
@@ -529,7 +529,7 @@ def _round_there(
     """Overwrite sums (n,) on a device with the noisy ones: level 1 there, the others here.
 
     The device computes products with powers of two, one other product, sums and roundings. About
-    one pair in 150 stays open at level 1 and comes to the processor.
+    one pair in 150 stays undecided at level 1 and moves to the CPU.
     """
     import torch
 
@@ -545,7 +545,7 @@ def _round_there(
     nearest = off.round()
     off.sub_(nearest).abs_()
     decided = (off <= 0.5 - SLACK[size] - MARGIN[size] * ratio) & (nearest.abs() <= LARGEST[size])
-    # A pair is decided where both of its numbers are; of an odd count the last sine is nobody's.
+    # A pair is decided if both its numbers are. If the count is odd, the last sine is unused.
     both = decided[:pairs].clone()
     both[: count - pairs] &= decided[pairs:]
     left = torch.nonzero(~both).flatten()

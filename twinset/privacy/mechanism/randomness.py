@@ -1,6 +1,6 @@
 """Where noise and Poisson batches get their randomness: key streams of a cipher.
 
-Nobody can predict further bits from those seen, and no seed of the user's reaches them.
+Seen bits do not help to predict further bits, and no seed of the user has any effect on them.
 `poisson_batches` draws which records enter each step. It knows only how many records there are.
 """
 
@@ -14,16 +14,16 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-NOISE_STREAMS = 4  # they draw side by side; the number is fixed, so tests repeat on any machine
+NOISE_STREAMS = 4  # they draw side by side (the number is fixed, so tests repeat on any machine)
 KEY_BYTES = 32
 _ZEROS = memoryview(bytes(1 << 20))
 
 
 class KeyStream:
-    """AES-256 in counter mode (NIST SP 800-38A); twice as fast as NumPy's statistical generators.
+    """AES-256 in counter mode (NIST SP 800-38A), twice as fast as NumPy's statistical generators.
 
     Args:
-        key: 32 bytes, of one stream only: the counter starts at zero.
+        key: 32 bytes, for one stream only, because the counter starts at zero.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -44,20 +44,20 @@ class KeyStream:
 
 @dataclass(frozen=True)
 class Randomness:
-    """Independent streams, what to say of them, and whether a guarantee may rest on them.
+    """Independent streams, their description, and whether a guarantee may rest on them.
 
-    Make one with `from_os`; `for_tests` is for tests.
+    Make one with `from_os`. `for_tests` is only for tests.
 
     Args:
         sampling: for Poisson batches.
-        noise: for noise, side by side.
+        noise: for noise, in parallel.
         refinement: for the further bits of each noise stream's numbers. Their number depends on
-            what the noise is added to. Streams of their own keep all other noise as it is.
+            the sums, so they have their own streams, which keeps all other noise the same.
         ahead: for noise of sums on a GPU, which threads draw one step before it is needed. They
-            are streams of their own, since a stream serves one thread at a time.
-        drawn_ahead: what they drew and nobody has used.
+            are separate streams, because a stream serves one thread at a time.
+        drawn_ahead: numbers that were drawn ahead and not used yet.
         description: of the generator and its keys.
-        is_private: whether nobody knows the keys.
+        is_private: whether the keys are unknown to everyone.
     """
 
     sampling: KeyStream
@@ -70,13 +70,13 @@ class Randomness:
 
     @classmethod
     def from_os(cls) -> Randomness:
-        """Key all streams afresh from the operating system. The keys are not kept."""
+        """Give all streams fresh keys from the operating system. The keys are not kept."""
         description = "AES-256 in counter mode, each stream under a fresh key of the system's"
         return cls._of(lambda: secrets.token_bytes(KEY_BYTES), description, is_private=True)
 
     @classmethod
     def for_tests(cls, seed: int) -> Randomness:
-        """Make reproducible streams. Whoever knows the seed can subtract the noise: no guarantee.
+        """Make reproducible streams. The seed reveals the noise, so there is no guarantee.
 
         >>> Randomness.for_tests(1).is_private
         False
@@ -102,13 +102,13 @@ def poisson_batches(
 ) -> Iterator[np.ndarray]:
     """Draw `steps` batches of record numbers, each record in each independently with probability q.
 
-    Guarantee: this is the sampler that `SubsampledGaussian` supposes, with q rounded down to a
+    Guarantee: this is the sampler that `SubsampledGaussian` assumes, with q rounded down to a
     multiple of 2⁻⁶⁴. Empty batches are yielded, too: their steps must release noise all the same.
 
     Every record has its own 64 bits, compared in NumPy, with memory for `AT_ONCE` of them. A
-    million take milliseconds, far less than the step that follows. A drawn size and a subset of
-    that size would read fewer bits, but would rest on a sampler of the binomial distribution that
-    is exact to the last bit.
+    million take milliseconds, far less than the step that follows. Drawing a size and a subset of
+    that size would read fewer bits, but would need a sampler of the binomial distribution that is
+    exact to the last bit.
 
     Args:
         n: number of records.
@@ -117,7 +117,7 @@ def poisson_batches(
         randomness: its sampling stream is used.
 
     Returns:
-        An iterator of arrays (k,) of distinct record numbers from 0 to n − 1, in rising order; k
+        An iterator of arrays (k,) of distinct record numbers from 0 to n − 1, in rising order. k
         may be 0.
 
     >>> [len(b) for b in poisson_batches(4, 1.0, 2, Randomness.for_tests(0))]

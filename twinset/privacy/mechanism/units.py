@@ -1,9 +1,9 @@
 """Whose data are protected together, and how much: units and their privacy weights.
 
-`Units` knows each record by itself, or all records of one owner, by numbers and without any text.
-`WeightScale` says how a record's privacy weight follows from what the base model thinks of its
-text. Its numbers are public constants, fitted on public texts. The weight is a function of the
-record alone. A guarantee rests on that, and not on how wise the weight is.
+`Units` has each record on its own, or all records of one owner, by numbers and without any text.
+`WeightScale` maps the base model's opinion of a record's text to its privacy weight. Its numbers
+are public constants, fitted on public texts. The weight is a function of the record alone. A
+guarantee rests on that, and not on how good the weight is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Units:
 
     Args:
         records: number of records.
-        owners: (records,) number of each record's unit, 0 … U - 1; None: each is its own.
+        owners: (records,) number of each record's unit, 0 … U - 1. None: each is its own.
         most: m, records of an owner that take part in a step.
         units: U, if some units may have no record.
     """
@@ -45,9 +45,9 @@ class Units:
         return len(self._ends) - 1 if self._owners else self._records
 
     def draw(self, units: np.ndarray, stream: KeyStream) -> list[list[int]]:
-        """Return the records with which units take part: of an owner m at most, drawn afresh.
+        """Return the records with which units take part. For an owner at most m, drawn afresh.
 
-        A unit without a record takes part with none: it is sampled, and adds nothing.
+        A unit without a record takes part with none. It is sampled, and adds nothing.
 
         Guarantee: which of an owner's records are drawn depends on how many it has and on fresh
         random bits, never on other owners. So a batch's sum, given who is in it, is a sum of
@@ -73,11 +73,11 @@ class WeightScale:
     """ρ rises linearly from 0 at `low` to 1 at `high`, and stays there.
 
     Args:
-        base_model: whose nats per token are meant.
+        base_model: the model that measures nats per token.
         low: nats per token, end of text included.
         high: likewise, above `low`.
         origin: which public texts the constants were fitted on, and how.
-        shares: of these texts, by the nearest of `STATED_WEIGHTS`; they add up to 1.
+        shares: of these texts, by the nearest of `STATED_WEIGHTS`. They add up to 1.
 
     Raises:
         ValueError: the numbers make no scale.
@@ -90,7 +90,7 @@ class WeightScale:
     shares: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse what is no scale."""
+        """Refuse numbers that make no scale."""
         if not all(isinstance(t, str) and t.strip() for t in (self.base_model, self.origin)):
             raise ValueError("weight scale: base_model and origin must be texts")
         if not (is_number(self.low) and is_number(self.high) and 0 <= self.low < self.high):
@@ -100,7 +100,7 @@ class WeightScale:
             raise ValueError("weight scale: shares must be five numbers that add up to 1")
 
     def weights(self, nats: Tensor) -> Tensor:
-        """(N,) nats per token → (N,) privacy weights; what is not finite is most private.
+        """(N,) nats per token → (N,) privacy weights. Values that are not finite are most private.
 
         >>> import torch
         >>> scale = WeightScale("m", 2.0, 4.0, "made up", (0.2,) * 5)
@@ -112,7 +112,7 @@ class WeightScale:
 
     @classmethod
     def from_dict(cls, data: Any) -> WeightScale:
-        """Rebuild a scale from what JSON makes of its `asdict`.
+        """Rebuild a scale from its `asdict` after JSON.
 
         Raises:
             ValueError: a field is missing, unknown or of the wrong type.

@@ -1,4 +1,4 @@
-"""Noisy sums of one bounded vector a unit, and regressions that such sums fit.
+"""Noisy sums of one bounded vector per unit, and regressions that are fitted by such sums.
 
 `VectorSum` adds whole numbers, so it is exact in any order. `fit_regressions` fits logistic
 regressions on vectors of public origin, all together, by noisy gradients.
@@ -19,21 +19,21 @@ _SLACK = 1 - 1e-9  # for the rounding of a norm
 
 
 class VectorSum:
-    """Adds up vectors of at most length one, one for each unit, and releases the sum with noise.
+    """Adds up vectors of length at most one, one per unit, and releases the sum with noise.
 
     Args:
-        length: n, of a vector.
+        length: n, the number of elements of a vector.
     """
 
     def __init__(self, length: int) -> None:
         self._sum = np.zeros(length, np.int64)
 
     def add(self, vectors: np.ndarray, places: np.ndarray | slice = slice(None)) -> None:
-        """Add the vectors of k units, each scaled down to length one where it is longer.
+        """Add the vectors of k units. A vector longer than one is scaled down to length one.
 
         Args:
             vectors: (k, n) float64. A row with a number that is not finite counts as zero.
-            places: of the numbers in the sum, distinct; all other numbers of the vectors are zero.
+            places: distinct places of the numbers in the sum. All other numbers are zero.
         """
         norms = np.sqrt(np.square(vectors).sum(1))  # (k,)
         scales = UNIT_STEPS * np.minimum(1.0, _SLACK / np.maximum(norms, 1e-300))
@@ -44,11 +44,10 @@ class VectorSum:
     def release(self, noise_multiplier: float, randomness: Randomness) -> np.ndarray:
         """Return the sum (n,) with noise N(0, σ²) on each number.
 
-        Guarantee: each unit adds one vector of a length of at most one, which is a function of it
-        alone and of what is public or was released before. Whole numbers are added without
-        rounding, so adding or removing a unit changes the sum by that vector and nothing else, and
-        this is one Gaussian release of multiplier σ (`noise.add_gaussian_`). With σ = 0 nothing is
-        guaranteed.
+        Guarantee: this is one Gaussian release of multiplier σ (`noise.add_gaussian_`). Each unit
+        adds one vector of length at most one, which is a function of it alone and of public or
+        already released data. Whole numbers are added without rounding, so adding or removing a
+        unit changes the sum by that vector and nothing else. With σ = 0 nothing is guaranteed.
 
         Args:
             noise_multiplier: σ.
@@ -66,15 +65,15 @@ UNITS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Regressions:
-    """A regressions, one for each attribute, on the same N records; vectors of about length one.
+    """A regressions, one for each attribute, on the same N records and vectors of about length one.
 
     Args:
-        vectors: for each attribute (N, d) float64. A record's are a function of it alone, and of
-            what is public or was released before.
+        vectors: for each attribute (N, d) float64. A record's vectors are functions of it alone,
+            and of public or already released data.
         labels: for each attribute (N,) class of each record.
         classes: for each attribute its number of classes, K.
-        units: records of each unit, at least one; of an owner those that take part.
-        expected: number of units, public. Where units were drawn by chance, their mean.
+        units: records of each unit, at least one. For an owner those that take part.
+        expected: number of units, public. If units were drawn at random, their mean number.
     """
 
     vectors: Sequence[np.ndarray]
@@ -90,8 +89,8 @@ class Descent:
 
     Args:
         steps: T.
-        max_grad_norm: C, of a unit's gradient of all regressions together.
-        learning_rate: the highest. Where noise is large for the number of units, a smaller one.
+        max_grad_norm: C, for a unit's gradient of all regressions together.
+        learning_rate: the largest. If noise is large for the number of units, it is reduced.
         momentum: of the gradient.
     """
 
@@ -108,12 +107,12 @@ def fit_regressions(
     descent: Descent = Descent(),
     count: Callable[[int, int], object] = lambda done, total: None,
 ) -> Weights:
-    """Fit all regressions with noise; return the (K, d) weights of each.
+    """Fit all regressions with noise. Return the (K, d) weights of each.
 
-    Guarantee: each of T steps is a `VectorSum` of one clipped gradient a unit, released with noise
-    multiplier σ√T. A unit's gradient depends on its own records and on earlier releases. Gaussian
-    releases compose as one whose σ⁻² is the sum of theirs, also where later ones depend on earlier
-    ones (Dong, Roth and Su 2019, corollary 3.3). So all of it is one Gaussian release of
+    Guarantee: each of T steps is a `VectorSum` of one clipped gradient per unit, released with
+    noise multiplier σ√T. A unit's gradient depends on its own records and on earlier releases.
+    Gaussian releases compose as one whose σ⁻² is the sum of theirs, also if later ones depend on
+    earlier ones (Dong, Roth and Su 2019, corollary 3.3). So all of it is one Gaussian release of
     multiplier σ, for adding or removing one unit. The expected number of units, which sets the step
     size, is taken as public. The actual number is not used. Any use of the weights is
     post-processing.
@@ -123,7 +122,7 @@ def fit_regressions(
         noise_multiplier: σ, of all steps together.
         randomness: its noise streams are used.
         descent: how they are fitted.
-        count: is called with the steps that are done, and all.
+        count: called with the number of finished steps, and their total.
     """
     sizes = [(k, x.shape[1]) for k, x in zip(data.classes, data.vectors, strict=True)]
     ends = np.cumsum([k * d for k, d in sizes])
@@ -155,7 +154,7 @@ def _gradients(data: Regressions, units: Sequence[Sequence[int]], weights: Weigh
     """Return the mean gradient (U, Σ K·d) of each unit's records.
 
     Products are sums along each record's own row. A matrix product would round a record's gradient
-    by the number of other records.
+    depending on the number of other records.
     """
     records = np.fromiter((record for unit in units for record in unit), np.int64)  # (n,)
     each = np.array([len(unit) for unit in units])  # (U,)

@@ -1,8 +1,8 @@
-"""The one place that says what a ledger guarantees. It fails closed.
+"""The only place that decides what a ledger guarantees. It fails closed.
 
-ε is computed again from the events. Nothing the ledger claims about ε is believed. Whatever no
-entry of `theorems` covers makes the guarantee "none". `wording` has the words of a guarantee, and
-`belief_sentence` says what (ε, δ) means for one who would know whether somebody is in the table.
+ε is computed again from the events. Claims about ε in the ledger are not believed. If no entry of
+`theorems` covers something, the guarantee is "none". `wording` puts a guarantee into words.
+`belief_sentence` says what (ε, δ) means against a person who asks whether somebody is in the table.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from twinset.privacy.statement.wording import TWIN, Released
 
 @dataclass(frozen=True, repr=False)
 class Guarantee:
-    """What holds, in numbers and in words. ε and δ are None where nothing is guaranteed.
+    """A guarantee in numbers and in words. ε and δ are None if nothing is guaranteed.
 
     Args:
         epsilon: ε of every unit.
@@ -58,7 +58,7 @@ class Guarantee:
     by_weight: tuple[tuple[float, float, float], ...] = ()
 
     def __repr__(self) -> str:
-        """Return the numbers in a line. `sentence` says what they mean."""
+        """Return the numbers in one line. `sentence` says what they mean."""
         if self.epsilon is None or self.delta is None:
             return "<no privacy guarantee>"
         spent, delta = wording.up_decimals(self.epsilon), wording.up_digits(self.delta)
@@ -66,7 +66,7 @@ class Guarantee:
 
     @property
     def is_of_whole_records(self) -> bool:
-        """Whether something is guaranteed, and of all that a record says, not of spans alone."""
+        """Whether there is a guarantee for all that a record says, not for spans alone."""
         return self.epsilon is not None and self.unit != FLAGGED_UNIT
 
 
@@ -81,17 +81,18 @@ def is_covered(policy: str, form: str) -> bool:
 
 
 def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
-    """Say what a ledger guarantees of what was released.
+    """Return what a ledger guarantees about the released data.
 
-    Guarantee: (ε, δ)-differential privacy for using or leaving out one record (or all of an owner,
-    where the ledger says that these were sampled and clipped as one), by the composition of
-    Poisson-subsampled Gaussian sums and Gaussian releases; of selective noise the same for using or
-    leaving out one record's unmasked text, all masked texts being known. "None" wherever an
-    assumption of that theorem is not stated by the ledger, ε is not finite, or δ is not below 1/N:
-    then a mechanism that publishes some records word for word would pass too. From a δ of 0.01/N on
-    the sentence warns of it, whether or not the ledger does (`wording.delta_caveats`). Where the
-    ledger names a size of groups, the sentence has (ε_m, δ) for using or leaving out up to m
-    records at once (`accountant.group_epsilon`), or says that there is no guarantee for them.
+    Guarantee: (ε, δ)-differential privacy for using or leaving out one record, by the composition
+    of Poisson-subsampled Gaussian sums and Gaussian releases. If the ledger says that owners were
+    sampled and clipped as one, the same for all records of an owner. For selective noise the same
+    for using or leaving out one record's unmasked text, with all masked texts known. It is "none"
+    if the ledger does not state an assumption of that theorem, ε is not finite, or δ is not below
+    1/N. With such a δ a mechanism that publishes some records word for word would pass too. From a
+    δ of 0.01/N on the sentence warns of it, whether or not the ledger does
+    (`wording.delta_caveats`). If the ledger names a size of groups, the sentence has (ε_m, δ) for
+    using or leaving out up to m records at once (`accountant.group_epsilon`), or says that there is
+    no guarantee for them.
     """
     theorem = THEOREMS.get((ledger.policy, ledger.policy_form), UNIFORM)
     masked = [event.detector for event in ledger.events if isinstance(event, MaskedAccess)]
@@ -120,7 +121,7 @@ def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
     if ledger.group_size is not None:
         of_group = group_epsilon(events, ledger.delta, ledger.group_size)
     scale = ledger.weight_scale
-    # ε(ρ) for the stated privacy weights; nothing where records have none
+    # ε(ρ) for the stated privacy weights, empty if records have none
     stated = STATED_WEIGHTS if scale else ()
     curve = [(weight, epsilon(ledger.events, ledger.delta, weight)) for weight in stated]
     detectors = list(dict.fromkeys(masked))
@@ -151,7 +152,7 @@ def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
 
 
 def _assumptions(ledger: Ledger, theorem: Theorem, spent: float) -> list[tuple[bool, str]]:
-    """Return every assumption of the theorem: whether the ledger states it, and what if not."""
+    """Return every assumption of the theorem: whether it is stated, and what to say if not."""
     policy = f"{ledger.policy}, {ledger.policy_form} form"
     # the unit, relation and clipping that the theorem is about: the ledger's, if it is among them
     of_unit = [p for p in theorem.protects if p.unit == ledger.unit]
@@ -211,7 +212,7 @@ def _assumptions(ledger: Ledger, theorem: Theorem, spent: float) -> list[tuple[b
 
 
 LITTLE = 0.99  # from this belief on, the bound alone rules out next to nothing
-_WORDS = {  # who is protected, and what nobody learns
+_WORDS = {  # who is protected, and what stays hidden
     UNIT: ("a record", "that it was used"),
     OWNER_UNIT: ("somebody’s records", "that they were used"),
     FLAGGED_UNIT: ("a record", "that what the detector flagged in it was used"),
@@ -221,10 +222,10 @@ _WORDS = {  # who is protected, and what nobody learns
 def most_belief(epsilon: float, delta: float) -> float:
     """Return how sure an even guess can become: (e^ε + δ) / (1 + e^ε), a share from ½ to 1.
 
-    It is the largest chance of being right about one record's presence, both being equally likely
-    before and all else known, that any test of an (ε, δ)-private output has; and so the largest
-    mean of the belief in the truth. With δ = 0 no single output raises it further either; with δ
-    above 0 a rare one may: hence "on average" in the sentence.
+    This is the largest chance that any test of an (ε, δ)-private output is right about one record's
+    presence, if both cases are equally likely before and all else is known. So it is also the
+    largest mean of the belief in the truth. With δ = 0 no single output raises it further. With δ
+    above 0 a rare one may, so the sentence says "on average".
 
     Source: Kairouz, Oh, Viswanath 2015, "The Composition Theorem for Differential Privacy": the
     least total of errors is 2 (1 − δ) / (1 + e^ε).
@@ -236,10 +237,9 @@ def most_belief(epsilon: float, delta: float) -> float:
 
 
 def says_little(claim: Guarantee) -> bool:
-    """Return whether the bound leaves room for near certainty.
+    """Return whether the bound allows near certainty. True without a guarantee, too.
 
-    True of no guarantee as well. From ε of about 4.6 on, the attacks of an audit say more about a
-    twin than its ε does.
+    From ε of about 4.6 on, the attacks of an audit say more about a twin than its ε does.
     """
     if claim.epsilon is None or claim.delta is None:
         return True
@@ -247,12 +247,12 @@ def says_little(claim: Guarantee) -> bool:
 
 
 def belief_sentence(claim: Guarantee) -> str:
-    """Say in one or two plain sentences what a guarantee keeps from one who knows all else.
+    """Say in one or two plain sentences what a guarantee hides from a person who knows all else.
 
     It is for the pages of a share. Without a guarantee it says that nothing is guaranteed.
 
     Args:
-        claim: what holds, as `guarantee` returns it.
+        claim: the result of `guarantee`.
     """
     if claim.epsilon is None or claim.delta is None:
         return "Nothing is guaranteed: what the rows or the model give away has no bound."
@@ -269,7 +269,7 @@ def belief_sentence(claim: Guarantee) -> str:
 
 
 def percent_up(share: float) -> str:
-    """Return a share in percent, rounded up: with more digits where it is nearly all.
+    """Return a share in percent, rounded up, with more digits close to 100 %.
 
     >>> percent_up(0.7311), percent_up(0.99967), percent_up(1 - 1e-9), percent_up(0.5)
     ('73.2 %', '99.97 %', 'near certainty', '50 %')

@@ -1,4 +1,4 @@
-"""The ledger: what was done with the private records and what a guarantee about it rests on.
+"""The ledger: all uses of the private records, and the facts that a guarantee about them rests on.
 
 It is shared with the twin. So it may hold only what is public or was chosen without the private
 records. Nothing computed from them without noise goes in: no losses, gradient norms, clipped
@@ -89,16 +89,16 @@ class Ledger:
 
     Args:
         delta: δ.
-        target_epsilon: ε that was asked for, or None where privacy was switched off.
-        records: N, the number of units: of owners, where these are protected.
+        target_epsilon: the requested ε, or None if privacy was switched off.
+        records: N, the number of units: of owners, if these are protected.
         sample_rate: q, the probability with which each unit enters a step.
         max_grad_norm: C, the norm to which one unit's whole gradient is clipped.
         randomness: source of Poisson draws and noise.
         randomness_is_private: whether a guarantee may rest on it.
         policy: name of the noise policy.
         policy_form: "sound" or "published".
-        events: what was spent; append with `record`.
-        public_inputs: what is taken as public.
+        events: the spending so far. Append with `record`.
+        public_inputs: facts that are taken as public.
         caveats: further sentences the reader must see.
         library_versions: name to version.
         unit: whose presence is protected.
@@ -106,13 +106,13 @@ class Ledger:
         sampler: how batches are drawn.
         clipping: what is clipped together.
         records_public: N is taken as public.
-        weight_scale: how privacy weights follow from a public model; adaptive noise only.
-        group_size: m, chosen without looking at the records. What holds for any m of them together
-            is stated too. None: not asked for, and not written.
+        weight_scale: how privacy weights follow from a public model. Adaptive noise only.
+        group_size: m, chosen without looking at the records. The guarantee for any m of them
+            together is stated too. None: not requested, and not written.
         format_version: of the file.
 
     Raises:
-        ValueError: a field has the wrong type or an impossible value; names the field.
+        ValueError: a field has the wrong type or an impossible value. The message names the field.
     """
 
     delta: float
@@ -138,7 +138,7 @@ class Ledger:
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
-        """Refuse what no ledger can say."""
+        """Refuse values that no ledger can have."""
         for name, (expected, holds) in CHECKS.items():
             if not holds(getattr(self, name)):
                 raise ValueError(f"ledger field '{name}' must be {expected}")
@@ -155,7 +155,7 @@ class Ledger:
         by_owner: bool = False,
         **facts: Any,
     ) -> Ledger:
-        """Open the ledger of a run that has spent nothing yet; notes the library versions.
+        """Open the ledger of a run that has spent nothing yet, and note the library versions.
 
         Args:
             randomness: of Poisson draws and noise.
@@ -184,7 +184,7 @@ class Ledger:
         )
 
     def record(self, event: Event) -> None:
-        """Append one event; equal steps in a row are added up.
+        """Append one event. Equal steps in a row are added up.
 
         Call it before the release is used. Then a run that is stopped has spent no more than the
         ledger says.
@@ -196,7 +196,7 @@ class Ledger:
         self.events[-1:] = compose([*self.events[-1:], event])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON; `from_dict` reads them.
+        """Return plain values for JSON. `from_dict` reads them.
 
         A ledger without a group size has no such field.
         """
@@ -244,10 +244,10 @@ class Ledger:
 
     @classmethod
     def load(cls, path: Path) -> Ledger:
-        """Read a file of what `to_dict` returned.
+        """Read a file with the output of `to_dict`.
 
         Raises:
-            ValueError: the file is no JSON, repeats a field, or is no ledger; names the file.
+            ValueError: the file is no JSON, repeats a field, or is no ledger. The message names it.
         """
 
         def once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

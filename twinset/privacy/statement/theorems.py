@@ -1,17 +1,17 @@
 """What is guaranteed, by which theorem: one entry for each mechanism, and no claim anywhere else.
 
-Each noise policy has one in each form. It names the events that the policy may spend, and
+Each noise policy has one entry in each form. It names the events that the policy may spend, and
 `guarantee` covers a ledger only if its policy has an entry that names all of its events. A new
-policy brings its `Theorem` along and hands it to `register_theorem`. Other modules outside of
-`twinset.privacy` refer to entries by name and claim nothing themselves. What the parts of a
-mechanism must do for these theorems to hold is said where they are: `clipping`, `mechanism`.
+policy brings its own `Theorem` and passes it to `register_theorem`. Other modules outside of
+`twinset.privacy` refer to entries by name and claim nothing themselves. `clipping` and `mechanism`
+state what each part of a mechanism must do for these theorems to be true.
 
-Two tables are neighbours where one unit is used in one of them and left out of the other: its
-contribution to every sum and count becomes nothing, and N, the number of units, stays the same
+Two tables are neighbours if one unit is used in one of them and left out of the other. Its
+contribution to every sum and count becomes zero, and N, the number of units, stays the same
 ("zero-out", Kairouz et al. 2021, 'Practical and Private (Deep) Learning Without Sampling or
 Shuffling', definition 1.1). So all that follows from N alone is the same in both: sample rates, δ,
-thresholds, held-out shares. To every sum, using a unit adds it and leaving it out removes it, and
-the accounts are those of adding and removing.
+thresholds, held-out shares. For every sum, using a unit adds it and leaving it out removes it, so
+the accounting is that of adding and removing.
 
 Policies import this when options are listed, so it loads nothing but the events.
 """
@@ -65,13 +65,13 @@ UNIT, OWNER_UNIT, FLAGGED_UNIT = RECORD.unit, OWNER.unit, FLAGGED.unit
 
 @dataclass(frozen=True, kw_only=True)
 class Theorem:
-    """What is guaranteed of a mechanism; of a noise policy in one form, `guarantee` works by it.
+    """What is guaranteed about a mechanism. For a noise policy in one form, `guarantee` applies it.
 
     Args:
-        statement: what holds, for which change of the records, and under which conditions.
+        statement: the guarantee, its change of the records, and its conditions.
         source: whose theorem it is.
-        protects: of a policy: units and relations that it is about, the usual one first.
-        events: of a policy: kinds of event that describe it in full; none: nothing is guaranteed.
+        protects: for a policy: the units and relations that it is about, the usual one first.
+        events: for a policy: kinds of event that describe it in full. None: no guarantee.
         caveats: what must be said before, during and after its use.
         weighs_records: whether a record's privacy weight decides how much of it is protected. Then
             a ledger must say how weights follow from public constants.
@@ -203,7 +203,7 @@ IMPORTANCE_PUBLISHED = Theorem(
     ),
 )
 
-# (name, form); for uniform noise both forms are one
+# (name, form). For uniform noise both forms are one
 THEOREMS: dict[tuple[str, str], Theorem] = {
     ("uniform", "sound"): UNIFORM,
     ("uniform", "published"): UNIFORM,
@@ -217,12 +217,12 @@ THEOREMS: dict[tuple[str, str], Theorem] = {
 
 
 def register_theorem(policy: str, form: str, theorem: Theorem) -> None:
-    """Have `guarantee` cover a noise policy in one form, by the theorem that it brings along.
+    """Let `guarantee` cover a noise policy in one form, by the theorem that it brings.
 
-    It needs no other entry: a policy that is not registered has no guarantee at all.
+    It needs no other entry. A policy that is not registered has no guarantee at all.
 
     Args:
-        policy: name, as a ledger has it.
+        policy: name, as in a ledger.
         form: "sound" or "published".
         theorem: names every kind of event that the policy may spend.
 

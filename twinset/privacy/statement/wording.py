@@ -1,6 +1,6 @@
-"""The words of a guarantee. `guarantee` decides what holds.
+"""The words of a guarantee. `guarantee` decides the content.
 
-They round up wherever they state a number: no stated ε is below the computed one.
+Stated numbers are rounded up: no stated ε is below the computed one.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ SPENT = "the ε that was spent on this table for it stays spent"  # where a run 
 
 @dataclass(frozen=True)
 class Released:
-    """What a guarantee is about, in words.
+    """The subject of a guarantee, in words.
 
     Args:
-        name: of what was made.
+        name: name of the released thing.
         subject: of the sentence, with its verb.
         pronoun: for the subject.
-        everything: that is private where nothing is guaranteed.
+        everything: all that is private if nothing is guaranteed.
         covers: what a guarantee is true of.
     """
 
@@ -64,7 +64,7 @@ COVERS_FLAGGED = (
     "what was flagged, in the twin, however many rows are drawn",
     "what was flagged, in the model and everything drawn from it",
 )
-# In a sentence: what was used, what was not, and who is protected less.
+# In a sentence: the data used, the data left out, and who is protected less.
 _WORDS = {
     UNIT: (
         "a given record was",
@@ -104,12 +104,12 @@ LARGEST_DELTA_SHARE = 0.01  # of 1/N: from there on a caveat names δ
 
 
 def one_of(ledger: Ledger) -> str:
-    """Return what the ledger's N are, in one word."""
+    """Return the word for one of the ledger's N units."""
     return "owner" if ledger.unit == OWNER_UNIT else "record"
 
 
 def paragraphs(sentence: str) -> list[str]:
-    """Cut a guarantee into paragraphs that can be taken in; joined by blanks they are all of it.
+    """Cut a guarantee into short paragraphs. Joined by spaces they are all of it.
 
     >>> paragraphs("It is private. Taken as public and not protected: names. Mind: δ. Is it?")
     ['It is private.', 'Taken as public and not protected: names.', 'Mind: δ. Is it?']
@@ -118,10 +118,10 @@ def paragraphs(sentence: str) -> list[str]:
 
 
 def delta_caveats(delta: float, records: int, unit: str = "record") -> tuple[str, ...]:
-    """Return the caveats of a δ that is not far below 1/N; nothing of one that is.
+    """Return the caveats of a δ that is not far below 1/N, or nothing if it is.
 
     A mechanism that publishes each record word for word with probability δ, and does nothing else,
-    is (0, δ)-differentially private. It publishes δN of N records in the mean.
+    is (0, δ)-differentially private. It publishes δN of N records on average.
     """
     if delta * records < LARGEST_DELTA_SHARE:
         return ()
@@ -140,15 +140,16 @@ def what_holds(
     of_group: float | None,
     released: Released,
 ) -> str:
-    """Say what holds of whole records, of all records of an owner, or of flagged spans alone.
+    """Put the guarantee into words: for whole records, for all of an owner, or for flagged spans.
 
     Args:
         ledger: names unit, relation and δ.
         spent: ε of every unit.
-        curve: privacy weight and its ε, of the stated weights; none: there are no weights.
-        detectors: what masked the texts of a first phase. It is said first what is not protected.
-        of_group: ε of m records together, m being the ledger's group size; None: not asked for.
-        released: what was made.
+        curve: the stated privacy weights, each with its ε. Empty if there are no weights.
+        detectors: what masked the texts of a first phase. The sentence begins with what is not
+            protected.
+        of_group: ε of m records together, m being the ledger's group size. None: not requested.
+        released: the subject.
     """
     eps, delta = up_decimals(spent), up_digits(ledger.delta)
     power = f"e^{eps}"
