@@ -45,9 +45,7 @@ gpu:
 # Writes the page of commands again, then checks the site in strict mode and serves it.
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[docs]'
-	$(BIN)/python -m typer twinset.commandline.app utils docs --name twinset --output docs/cli.md
-	$(BIN)/python -c 'from pathlib import Path; page = Path("docs/cli.md"); \
-	  page.write_text(page.read_text().replace("&#x27;", chr(39)).replace("&quot;", chr(34)))'
+	$(BIN)/python docs/site.py
 	$(SITE) build
 	$(SITE) serve
 

@@ -82,22 +82,22 @@ def demo(
         str,
         typer.Option(
             help="reviews: real film reviews. support: made-up dialogues with planted personal "
-            "data, which are counted in the twin; no download."
+            "data, without a download."
         ),
     ] = "reviews",
-    run: Annotated[Path | None, typer.Option(help="Run folder; left out: runs/demo-<n>.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder. Omitted: runs/demo-<n>.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that run.")] = False,
     base_model: Annotated[
         str | None,
         typer.Option(
-            help="gpt2-mini is quick, smollm2-135m-text teaches more; or your own. Left out: "
-            "smollm2-135m-text for reviews, gpt2-mini for support."
+            help="gpt2-mini is quick, smollm2-135m-text writes better. Omitted: the latter for "
+            "reviews, the former for support."
         ),
     ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Make a twin of a table that comes along and measure it. It first says how long that takes."""
+    """Make a twin of a bundled table and measure it. Says first how long that takes."""
     from twinset.commandline.console import Console, Screen
 
     with Console(quiet) as progress:
@@ -116,10 +116,10 @@ def compare(
     *,
     given: dict[str, Any],
     policies: Policies = "uniform,adaptive,selective,importance",
-    seeds: Annotated[int, typer.Option(help="Runs of each policy.", **RUNS.limits)] = 3,
-    rows: Annotated[int, typer.Option(help="Rows of each twin.", **ROWS.limits)] = 1000,
+    seeds: Annotated[int, typer.Option(help="Runs per policy.", **RUNS.limits)] = 3,
+    rows: Annotated[int, typer.Option(help="Rows per twin.", **ROWS.limits)] = 1000,
     test: Test = None,
-    classifier: Annotated[list[str] | None, typer.Option(help="Repeat it; else all.")] = None,
+    classifier: Annotated[list[str] | None, typer.Option(help="Repeatable. Omitted: all.")] = None,
     output: Annotated[
         Path, typer.Option(help="Results: .json, .md and .png. The same command resumes from them.")
     ] = Path("policies"),
@@ -149,33 +149,34 @@ def evaluate(
     twin: Annotated[Path, typer.Argument(help="The twin, or its run folder.")],
     *,
     given: dict[str, Any],
-    train: Annotated[Path, typer.Option(help="The private table that it was made from.")],
+    train: Annotated[Path, typer.Option(help="The private table that the twin was made from.")],
     test: Annotated[
-        Path | None, typer.Option(help="Real rows, held out; else those that the run held out.")
+        Path | None,
+        typer.Option(help="Real rows to test on. Omitted: those held out."),
     ] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder of a twin given as a file.")] = None,
     classifier: Annotated[
-        list[str] | None, typer.Option(help="tfidf, svm, minilm, encoder; repeat it.")
+        list[str] | None, typer.Option(help="tfidf, svm, minilm or encoder. Repeatable.")
     ] = None,
     encoder: Annotated[
-        str | None, typer.Option(help="What `encoder` fine-tunes: folder or hub name.")
+        str | None,
+        typer.Option(help="What encoder fine-tunes: folder or hub name."),
     ] = None,
-    seeds: Annotated[
-        int, typer.Option(help="Times each classifier is trained.", **RUNS.limits)
-    ] = 1,
+    seeds: Annotated[int, typer.Option(help="Training runs per classifier.", **RUNS.limits)] = 1,
     baseline: Annotated[
-        Path | None, typer.Option(help="Rows made without private data; else made here.")
+        Path | None, typer.Option(help="Rows made without private data. Omitted: made here.")
     ] = None,
     non_private: Annotated[Path | None, typer.Option(help="A twin made without noise.")] = None,
     sweep_epsilon: Annotated[
-        str | None, typer.Option(help="Train a twin for each of these too: 1,2,4.")
+        str | None, typer.Option(help="Also make a twin for each ε, such as 1,2,4.")
     ] = None,
     exclude_overlap: Annotated[
-        bool, typer.Option("--exclude-overlap", help="Leave out test rows that are in train.")
+        bool,
+        typer.Option("--exclude-overlap", help="Leave out test rows that are also in train."),
     ] = False,
-    output: Annotated[Path | None, typer.Option(help="JSON; a run keeps its own.")] = None,
+    output: Annotated[Path | None, typer.Option(help="JSON file. A run keeps its own.")] = None,
     publishable: Annotated[
-        bool, typer.Option("--publishable", help="Print only what may be published.")
+        bool, typer.Option("--publishable", help="Print only numbers that may be published.")
     ] = False,
     quiet: Quiet = False,
     log_file: LogFile = None,
@@ -221,10 +222,10 @@ def evaluate(
 def report(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     show_real: Annotated[
-        Path | None, typer.Option(help="Private table: some of its rows beside the twin's.")
+        Path | None, typer.Option(help="Private table. Shows some of its rows next to the twin's.")
     ] = None,
 ) -> None:
-    """Draw everything that is known of a run: one page, internal/report.html."""
+    """Write everything known about a run to one page, internal/report.html."""
     from .report.page import write_report
 
     show(None, [str(write_report(run, show_real))], as_json=False)
@@ -254,17 +255,17 @@ def mechanism(
     *,
     given: dict[str, Any],
     fault: Annotated[
-        str | None, typer.Option(help="Break a step or a release first; a wrong name lists all.")
+        str | None, typer.Option(help="Plant this fault first. A wrong name lists all.")
     ] = None,
-    noise_multiplier: Annotated[float, typer.Option(help="Sigma.")] = 1.0,
-    steps: Annotated[int, typer.Option(help="Of the short run.")] = 6,
-    sample_rate: Annotated[float, typer.Option(help="Of the short run.")] = 0.5,
-    trials: Annotated[int, typer.Option(help="Outputs with, and without.")] = 20_000,
-    delta: Annotated[float, typer.Option(help="Where the claim is attacked.")] = 0.05,
+    noise_multiplier: Annotated[float, typer.Option(help="Noise multiplier σ.")] = 1.0,
+    steps: Annotated[int, typer.Option(help="Steps of the short run.")] = 6,
+    sample_rate: Annotated[float, typer.Option(help="Sample rate of the short run.")] = 0.5,
+    trials: Annotated[int, typer.Option(help="Outputs with the record, and without.")] = 20_000,
+    delta: Annotated[float, typer.Option(help="δ at which the claim is attacked.")] = 0.05,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Attack the noise step and what is released once; exit code 1 if a claim is refuted."""
+    """Attack the noise step and each release. Exit code 1 if a claim is refuted."""
     from twinset.commandline.console import Console
 
     from .audit.report import MechanismAudit, finding_line
@@ -297,17 +298,17 @@ def release(
     release: Annotated[Path, typer.Argument(help="Run folder, or a twin.", metavar="RUN|TWIN")],
     *,
     given: dict[str, Any],
-    members: Annotated[Path, typer.Option(help="The private table that it was made from.")],
+    members: Annotated[Path, typer.Option(help="The private table that the twin was made from.")],
     non_members: Annotated[
         Path | None,
-        typer.Option(help="Real rows that it was not made from; else those that the run held out."),
+        typer.Option(help="Real rows that it was not made from. Omitted: those held out."),
     ] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder of a twin given as a file.")] = None,
     rows: Annotated[
-        int, typer.Option(help="Members, and others, that are tried.", **ATTACKED.limits)
+        int, typer.Option(help="Members and non-members to try.", **ATTACKED.limits)
     ] = 1000,
-    seed: Annotated[int, typer.Option(help="Of what is drawn.", **SEEDS.limits)] = 0,
-    output: Annotated[Path | None, typer.Option(help="JSON; a run keeps its own.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of what is drawn.", **SEEDS.limits)] = 0,
+    output: Annotated[Path | None, typer.Option(help="JSON file. A run keeps its own.")] = None,
     quiet: Quiet = False,
     log_file: LogFile = None,
     as_json: Json = False,
@@ -339,26 +340,27 @@ def canaries(
     *,
     given: dict[str, Any],
     policies: Policies = "uniform,none",
-    copies: Annotated[str, typer.Option(help="How often secrets are planted.")] = "0,1,10,100",
+    copies: Annotated[str, typer.Option(help="How often each secret is planted.")] = "0,1,10,100",
     each: Annotated[
-        int, typer.Option(help="Secrets of each number of copies.", **SECRETS.limits)
+        int, typer.Option(help="Secrets for each number of copies.", **SECRETS.limits)
     ] = 3,
     digits: Annotated[
-        int, typer.Option(help="Of a secret; with 3, names are planted too.", **LENGTHS.limits)
+        int,
+        typer.Option(help="Digits of a secret. With 3 also names.", **LENGTHS.limits),
     ] = 3,
     coins: Annotated[
         int,
-        typer.Option(help="Canaries that a coin puts in, for the lower bound.", **CANARIES.limits),
+        typer.Option(help="Canaries that a coin includes, to bound ε.", **CANARIES.limits),
     ] = 200,
-    rows: Annotated[int, typer.Option(help="Rows of each twin.", **ROWS.limits)] = 500,
+    rows: Annotated[int, typer.Option(help="Rows per twin.", **ROWS.limits)] = 500,
     test: Test = None,
-    output: Annotated[Path, typer.Option(help="JSON; the same command resumes from it.")] = Path(
-        "canaries.json"
-    ),
+    output: Annotated[
+        Path, typer.Option(help="JSON file for the results. The same command resumes from it.")
+    ] = Path("canaries.json"),
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Plant secrets, train with each policy, and ask for them."""
+    """Plant secrets, train with each policy, and try to extract them."""
     from twinset.commandline.console import Console
 
     config, source = run_config(run_options(given), any_policy=True), source_of(data, given)

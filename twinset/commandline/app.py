@@ -55,7 +55,7 @@ from twinset.pretraining import PretrainConfig
 AUTOMATIC = {"hold_out": None}  # in a run, unless somebody says how many
 
 app = typer.Typer(
-    epilog="Once, for completion by Tab: twinset --install-completion",
+    epilog="For completion by Tab, once: twinset --install-completion",
     pretty_exceptions_enable=False,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -109,7 +109,7 @@ def generate(
     log_file: LogFile = None,
     as_json: Json = False,
 ) -> None:
-    """Make a synthetic twin of a private table: learn privately, write rows, say what holds."""
+    """Make a synthetic twin of a private table, and state what is guaranteed."""
     _make(data, given, dry_run, quiet, log_file, as_json)
 
 
@@ -187,7 +187,7 @@ def sample(
 @_command
 @takes(*PANELS["Table"], *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *ROWS[:1], *SEED)
 def plan(
-    data: Annotated[str | None, typer.Argument(help="The table; or give --records.")] = None,
+    data: Annotated[str | None, typer.Argument(help="The table. Omit it with --records.")] = None,
     *,
     given: dict[str, Any],
     records: Annotated[
@@ -196,7 +196,7 @@ def plan(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Say what a run would spend, need and cost, before any training."""
+    """Show what a run would spend and how long it takes, before any training."""
     config, asked, _ = request_of(given, any_policy=True)
     source = source_of(data, AUTOMATIC | given) if data is not None else None
     from twinset.commandline.console import Console
@@ -210,19 +210,17 @@ def plan(
 
 
 @_command
-@takes(
-    *(OPTIONS[n] for n in ("text", "base_model", "max_tokens", "precision", "device", "seed")),
-)
+@takes(*(OPTIONS[n] for n in ("text", "base_model", "max_tokens", "precision", "device", "seed")))
 def weight_scale(
-    tables: Annotated[list[str], typer.Argument(help="Public tables of texts.")],
+    tables: Annotated[list[str], typer.Argument(help="Public tables with texts.")],
     *,
     given: dict[str, Any],
-    output: Annotated[Path, typer.Option(help="A new file; see --weight-scale.")],
+    output: Annotated[Path, typer.Option(help="File to write, for --weight-scale.")],
     rows: Annotated[int, typer.Option(min=10, max=10**9, help="Texts of each table.")] = 250,
-    origin: Annotated[str | None, typer.Option(help="What they are, for the card.")] = None,
+    origin: Annotated[str | None, typer.Option(help="What the texts are, for the card.")] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Fit the scale of `adaptive` on public texts; it tells of them, and will be published."""
+    """Fit the scale of adaptive noise on public texts. It will be published."""
     from dataclasses import asdict
 
     from twinset.commandline.console import Console
@@ -244,10 +242,13 @@ def weight_scale(
 
 @_command
 def verify(
-    path: Annotated[Path, typer.Argument(help="Run, its share/, or a twin with its companions.")],
+    path: Annotated[
+        Path,
+        typer.Argument(help="Run, its share/, or a twin with card and ledger."),
+    ],
     as_json: Json = False,
 ) -> None:
-    """Check a shared twin against its own ledger; needs no model and no private data."""
+    """Check a shared twin against its ledger. Needs no model and no private data."""
     from dataclasses import asdict
 
     from twinset.privacy.statement.wording import paragraphs
@@ -267,23 +268,25 @@ def verify(
 @_command
 def detect(
     data: Data,
-    text: Annotated[str, typer.Option(help="Column of texts.", metavar="COLUMN")],
+    text: Annotated[str, typer.Option(help="Column that holds the text.", metavar="COLUMN")],
     detector: Annotated[
         str, typer.Option(help="patterns, entities, contextual or module:function.")
     ] = "patterns",
     secret: Annotated[
         list[str] | None,
-        typer.Option(help="Column of known secrets; repeat it for several.", metavar="COLUMN"),
+        typer.Option(help="Column of known secrets. Repeat for several.", metavar="COLUMN"),
     ] = None,
-    split: Annotated[str | None, typer.Option(help="Split of a data set that has several.")] = None,
-    samples: Annotated[Path | None, typer.Option(help="Write masked texts to this file.")] = None,
-    number: Annotated[int, typer.Option(min=1, max=10**9, help="Of samples.")] = 20,
-    seed: Annotated[int, typer.Option(help="Chooses the samples.", **SEEDS.limits)] = 0,
+    split: Annotated[str | None, typer.Option(help="Split of a data set.")] = None,
+    samples: Annotated[
+        Path | None, typer.Option(help="Private file to write masked texts to.")
+    ] = None,
+    number: Annotated[int, typer.Option(min=1, max=10**9, help="Masked texts to write.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of their choice.", **SEEDS.limits)] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace that file.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Show what a detector of private spans flags in a table, and what it misses."""
+    """Show which private spans a detector finds in a table, and which it misses."""
     from twinset.commandline.console import Console
     from twinset.policies import detection
 
@@ -332,24 +335,25 @@ def pretrain(
     corpus: Annotated[list[Path], typer.Argument(help="Public text: .txt, tables, .gz, folders.")],
     *,
     given: dict[str, Any],
-    output: Annotated[Path, typer.Option(help="Folder of the model; a stopped run is resumed.")],
+    output: Annotated[Path, typer.Option(help="Folder of the model. A stopped run is resumed.")],
     prompt: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[START=]PROMPT",
-            help="Half of the rows that have its {columns}, or of files whose names begin with "
-            "START, follow it; repeat it.",
+            help="Prompt before half of the rows that have its {columns}, or of the files whose "
+            "names begin with START. Repeatable.",
         ),
     ] = None,
     share: Annotated[
         list[str] | None,
         typer.Option(
             metavar="START=NUMBER",
-            help="Read this share of files whose names begin with START; repeat it.",
+            help="Share to read of files whose names begin with START. Repeatable.",
         ),
     ] = None,
     decontaminate: Annotated[
-        list[Path] | None, typer.Option(help="Text not to be trained on (not DP); repeat it.")
+        list[Path] | None,
+        typer.Option(help="Text to leave out (not DP). Repeatable."),
     ] = None,
     licences: Annotated[
         Path | None, typer.Option(help='TOML: "beginning of a file\'s name" = "licence".')
@@ -357,7 +361,7 @@ def pretrain(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Train a base model on PUBLIC text: no privacy here. Killed, the same command resumes."""
+    """Train a base model on PUBLIC text, without privacy. The same command resumes it."""
     shares, stated = dict[str, float](), dict[str, Any]()
     for one in share or ():
         start, _, number = one.partition("=")

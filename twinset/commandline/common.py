@@ -30,19 +30,19 @@ if TYPE_CHECKING:
 Data = Annotated[
     str,
     typer.Argument(
-        help="CSV, TSV, Excel, Parquet, Feather, JSON or JSONL file, data-set folder or hub name; "
+        help="CSV, TSV, Excel, Parquet, Feather, JSON or JSONL file, data-set folder or hub name. "
         "- reads standard input."
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan; write nothing.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan. Write nothing.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 OF_REAL_ROWS = ("text", "attribute", "delimiter", "encoding")  # options of what measures a twin
 LogFile = Annotated[
-    Path | None, typer.Option(help="Append progress to this file: for the table's owner alone.")
+    Path | None, typer.Option(help="Append progress to this file. Keep it private.")
 ]
-Policies = Annotated[str, typer.Option(help="Noise policies; none: without privacy.")]
-Test = Annotated[str | None, typer.Option(help="Real rows, held out; else a fifth.")]
+Policies = Annotated[str, typer.Option(help="Noise policies. none: without privacy.")]
+Test = Annotated[str | None, typer.Option(help="Real rows to test on. Omitted: a fifth.")]
 # What `--help` shows of a command with many options. `--help-all` shows them all.
 USUAL = (
     *("text", "attribute", "labels", "owner", "hold_out", "epsilon", "max_minutes", "rows"),
@@ -95,9 +95,9 @@ def takes(
     names = [option.name for option in options]
     flags = []
     for option in sorted(options, key=lambda option: option.is_expert):  # experts' come last
-        facts = [] if option.default is None else [f"default {option.default}"]
-        facts += [] if option.bounds is None else [str(option.bounds)]
-        shown = f" ({'; '.join(facts)})" if facts else ""
+        is_stated = option.default is not None and option.default is not False
+        shown = f" Default: {option.default}." if is_stated else ""
+        shown += "" if option.bounds is None else f" {str(option.bounds).capitalize()}."
         info = typer.Option(
             option.flag,
             help=with_flags(option.help) + shown,
@@ -134,7 +134,7 @@ def takes(
         after = [p for p in own if p.kind is KEYWORD and p.name != "given"]
         signature = [*before, *flags, *[CONFIG] * has_file, *after]
         if has_file and len(options) > MANY:
-            said = "Show the options that few need, too."
+            said = "Show every option."
             info = typer.Option("--help-all", is_eager=True, callback=_show_all, help=said)
             kind = Annotated[bool, info]
             signature.append(inspect.Parameter("help_all", KEYWORD, default=False, annotation=kind))

@@ -70,46 +70,49 @@ def options_of(group: Any) -> tuple[Option, ...]:
 
 
 TABLE = (
-    Option("text", str, "Column of texts, or '{title}: {body}'; else guessed.", "COLUMN"),
-    Option("attribute", str, "Column of labels; repeat it for several.", "COLUMN", True),
-    Option("split", str, "Split of a data set, or Excel sheet, of several.", "NAME"),
-    Option("drop_empty", bool, "Leave out all rows that lack text or label, not just a few."),
+    Option("text", str, "Column of texts, or '{title}: {body}'. Else guessed.", "COLUMN"),
+    Option("attribute", str, "Column of labels. Repeat for several.", "COLUMN", True),
+    Option("split", str, "Split of a data set, or sheet of an Excel file.", "NAME"),
+    Option("drop_empty", bool, "Leave out every row without text or label, not only a few."),
     Option(
         "prompt",
         str,
-        "Template's name, .toml file, or the prompt itself; by default counts choose one.",
+        "The prompt, a template's name or a .toml file. Noisy counts choose one if omitted.",
         "PROMPT",
     ),
-    Option("owner", str, "Column of whose record it is: protects owners, not records.", "COLUMN"),
+    Option("owner", str, "Column of whose row it is. Protects owners, not rows.", "COLUMN"),
     Option(
         "labels",
         str,
-        "All public values of a label column; @FILE: one a line. Repeat it for several.",
+        "All public values of a label column, or @FILE with one per line. Repeatable.",
         "COLUMN=VALUE,…",
         True,
     ),
     Option(
-        "bins", str, "Public edges that cut a column of numbers into labels.", "COLUMN=N,…", True
+        "bins", str, "Public edges that turn a column of numbers into labels.", "COLUMN=N,…", True
     ),
-    Option("merge_labels", bool, "Merge labels that differ by case, blanks or a letter."),
-    Option("drop_undeclared", bool, "Leave out rows with a value that `labels` does not declare."),
-    Option("delimiter", str, "CSV: what separates cells; left out: detected.", ",|;|tab|…"),
-    Option("encoding", str, "CSV, JSON: as Python names it; left out: detected.", "NAME"),
+    Option("merge_labels", bool, "Merge labels that differ only by case, blanks or one letter."),
+    Option("drop_undeclared", bool, "Leave out rows whose label is not listed in `labels`."),
+    Option("delimiter", str, "Separator of a CSV file. Detected if omitted.", ",|;|tab|…"),
     Option(
-        "strict", bool, "Refuse, instead of leaving out or cleaning: empty rows, odd characters."
+        "encoding",
+        str,
+        "Encoding of a CSV or JSON file, as Python names it. Detected if omitted.",
+        "NAME",
     ),
+    Option("strict", bool, "Refuse empty rows and odd characters instead of cleaning them."),
 )
 # Of a run; commands that measure several models hold rows out by themselves.
 HOLD_OUT = (
     Option(
         "hold_out",
         float,
-        "Share of rows kept back, to judge the twin by; left out: 0.2 from 5,000 rows on, else 0.",
+        "Share of rows kept back to judge the twin. Omitted: 0.2 of 5,000 rows or more, else 0.",
         bounds=HOLD_OUT_BOUNDS,
     ),
 )
 _EPSILON, _DELTA, *_OTHERS = options_of(PrivacyConfig)
-_NONE = Option("no_privacy", bool, "Train without noise, for comparison. Nothing is guaranteed.")
+_NONE = Option("no_privacy", bool, "Train without noise, for comparison. Guarantees nothing.")
 PRIVACY = (_EPSILON, _DELTA, _NONE, *_OTHERS)
 POLICY = options_of(PolicyConfig)
 # The time is of a run; commands that train several models give each the plan that N asks for.
@@ -120,25 +123,25 @@ ROWS = (
     Option(
         "rows",
         int,
-        "Rows in total; left out: twice the table's, at least 3,000, if there is time.",
+        "Rows to write. Omitted: twice the table's, at least 3,000, as time allows.",
         bounds=ROWS_BOUNDS,
     ),
-    Option("rows_per_label", str, "500 for each label, or positive=500.", "[LABEL=]N", True),
-    Option("plan_file", str, "Table of labels with a column named rows.", "FILE"),
+    Option("rows_per_label", str, "Rows for each label: 500, or positive=500.", "[LABEL=]N", True),
+    Option("plan_file", str, "Table of label combinations with a column called rows.", "FILE"),
 )
 DECODING = options_of(SamplingConfig)
 TWIN_FILE = (
-    Option("output", str, "The twin beside your other files; card and ledger too.", "FILE"),
-    Option("format", str, "Where the ending of `output` does not say.", "parquet|csv|tsv|jsonl"),
-    Option("no_formula_guard", bool, "CSV: leave cells that a spreadsheet would run as they are."),
+    Option("output", str, "Where to write the twin, its card and its ledger.", "FILE"),
+    Option("format", str, "If the ending of `output` does not tell.", "parquet|csv|tsv|jsonl"),
+    Option("no_formula_guard", bool, "CSV: leave cells alone that a spreadsheet would run."),
 )
 RUN = (
-    Option("run", str, "Run folder; left out: runs/<table>-<n>.", "FOLDER"),
-    Option("resume", bool, "Resume a run that was killed or stopped."),
+    Option("run", str, "Run folder. Omitted: runs/<table>-<n>.", "FOLDER"),
+    Option("resume", bool, "Resume a run that was stopped."),
     Option(
         "accept_spend",
         bool,
-        "Resume where the run was resumed already elsewhere, and count the ε of both.",
+        "Resume a run that was already resumed elsewhere, and count the ε of both.",
     ),
 )
 OVERWRITE = (Option("overwrite", bool, "Replace an existing run or output file."),)
@@ -146,7 +149,7 @@ SEED = (
     Option(
         "seed",
         int,
-        "For everything but the noise, which no seed reaches.",
+        "Seed of everything but the noise. No seed reaches the noise.",
         default=0,
         bounds=SEEDS,
     ),

@@ -41,7 +41,7 @@ class PrivacyConfig(Checked):
         8.0,
         SMALLEST_EPSILON,
         LARGEST_EPSILON,
-        "ε of all that is shared; adaptive: of the most unusual records.",
+        "Privacy budget ε of the release. Adaptive noise: of the most unusual records.",
         option="epsilon",
         hint="8 is usual, less is safer",
     )
@@ -49,31 +49,31 @@ class PrivacyConfig(Checked):
         None,
         1e-30,
         1 - 1e-6,
-        "δ; left out: min(1e-5, 0.01/N^1.1).",
+        "Privacy parameter δ. Omitted: min(1e-5, 0.01/N^1.1) for N records.",
         option="delta",
         hint="leave it out for min(1e-5, 0.01/N^1.1)",
     )
     # The noise is as large as C, so a smaller one has more signal for the same ε until most
     # gradients are clipped.
     max_grad_norm: float = bounded(
-        0.1, 1e-6, 1e6, "C, to which each record's gradient is clipped.", expert=True
+        0.1, 1e-6, 1e6, "Clipping norm C: the longest gradient that a record may have.", expert=True
     )
     # They count as labels as well. Nothing without owners.
-    max_records_per_owner: int = bounded(4, 1, 10**6, "`owner`: m, records of an owner in a step.")
+    max_records_per_owner: int = bounded(4, 1, 10**6, "`owner`: their most records in a step.")
     # m is published, so choose it without looking at the records.
     group_size: int | None = bounded(
-        None, 2, 100_000, "Also state the guarantee for any group of so many records."
+        None, 2, 100_000, "Also state the guarantee for any group of this many records."
     )
     # Shares of ε that each release would spend alone. The token marginals tilt rows towards the
     # private texts' words. The teacher tells a text's labels, judges rows and is handed over.
     label_count_share: float = bounded(
-        0.05, 1e-3, 0.999, "Share of ε for the noisy label counts.", expert=True
+        0.05, 1e-3, 0.999, "Share of ε spent on noisy label counts.", expert=True
     )
     marginal_share: float = bounded(
         0.5,
         0,
         0.999,
-        "Share of ε for noisy counts of tokens and lengths; 0: none.",
+        "Share of ε spent on noisy counts of tokens and lengths. 0 skips them.",
         hint="0 leaves them out",
         expert=True,
     )
@@ -81,7 +81,7 @@ class PrivacyConfig(Checked):
         None,
         0,
         0.999,
-        "Share of ε for a classifier of labels; 0: none; left out: 0.1 where records suffice.",
+        "Share of ε spent on a private classifier of labels. 0 skips it. Omitted: 0.1 or 0.",
         hint="0 leaves it out",
         expert=True,
     )
@@ -99,37 +99,37 @@ class TrainingConfig(Checked):
 
     base_model: str = setting(
         "smollm2-135m-text",
-        "Asset (see `twinset models`), local folder or hub name.",
+        "Base model: a name from `twinset models`, a folder or a hub name.",
         values="MODEL",
     )
     method: Method = setting(
-        "lora", "What is trained: adapters, the same beside four-bit weights, or all weights."
+        "lora", "Train adapters, adapters on four-bit weights (qlora), or all weights."
     )
     lora_rank: int = bounded(8, 1, 1024, "Rank of the adapters.", expert=True)
     steps: int | None = bounded(
         None,
         0,
         10**7,
-        "Training steps; 0: none. Left out: none where N·ε is below 70,000, else by N and time.",
+        "DP training steps. 0: none. Omitted: none below N·ε = 70,000, else by N and time.",
         hint="0 trains nothing",
     )
     batch_size: int | None = bounded(
-        None, 1, 10**7, "Expected records a step; left out: chosen from N and the time."
+        None, 1, 10**7, "Expected records per step. Omitted: chosen from N and the time."
     )
     learning_rate: float | None = bounded(
-        None, 1e-9, 10, "Adam's, at its peak; left out: by `method`."
+        None, 1e-9, 10, "Peak learning rate of Adam. Omitted: chosen by `method`."
     )
-    max_tokens: int = bounded(256, 1, 10**6, "Longest text kept, in tokens.")
+    max_tokens: int = bounded(256, 1, 10**6, "Longest text, in tokens. Longer ones are cut.")
     mismatch_weight: float | None = bounded(
-        None, 0, 1000, "λ of the prompt-mismatch loss; 0 switches it off.", expert=True
+        None, 0, 1000, "Weight λ of the prompt-mismatch loss. 0 switches it off.", expert=True
     )
     mismatch_prompts: int = bounded(
-        1, 0, 10_000, "Wrong prompts a record is set against.", expert=True
+        1, 0, 10_000, "Wrong prompts that each record is compared with.", expert=True
     )
-    mismatch_form: MismatchForm = setting("bounded", "Form of that loss.", expert=True)
-    max_minutes: float | None = bounded(
-        60.0, 0.1, 10**6, "Time of the whole run, by which steps are chosen."
+    mismatch_form: MismatchForm = setting(
+        "bounded", "Form of the prompt-mismatch loss.", expert=True
     )
+    max_minutes: float | None = bounded(60.0, 0.1, 10**6, "Time for the whole run, in minutes.")
     seed: int = setting(0, bounds=SEEDS)
 
     @property
@@ -146,24 +146,26 @@ class SpeedConfig(Checked):
         None,
         1,
         10**8,
-        "Tokens in memory at once; changes no result. Left out: 2,048, on a GPU 16,384.",
+        "Tokens held in memory at once. Changes no result. Omitted: 2,048, on a GPU 16,384.",
         expert=True,
     )
     physical_batch: int | None = bounded(
-        None, 1, 10**6, "The same in records; overrides the tokens.", expert=True
+        None, 1, 10**6, "Records held in memory at once. Overrides `physical_tokens`.", expert=True
     )
-    precision: Precision = setting("auto", "Number format of the model's matrix products.")
+    precision: Precision = setting("auto", "Number format of matrix products.")
     gradient_checkpointing: bool = setting(
-        False, "Compute layers twice instead of keeping them.", expert=True
+        False, "Recompute layers instead of storing them. Saves memory, takes time.", expert=True
     )
     low_memory: bool = setting(
-        False, "Keep no record's gradient, whatever time that costs.", expert=True
+        False, "Store no gradient per record. Saves memory, takes time.", expert=True
     )
     processes: int = bounded(
-        1, 1, 1024, "Processes that train and sample together; the guarantee is the same."
+        1, 1, 1024, "Processes that train and sample together. The guarantee stays the same."
     )
     device: str = setting(
-        "auto", "Device to compute on; auto: a GPU, if any.", values="auto|cpu|cuda|cuda:N"
+        "auto",
+        "Device to compute on. auto takes a GPU if there is one.",
+        values="auto|cpu|cuda|cuda:N",
     )
 
     def __post_init__(self) -> None:
@@ -180,30 +182,29 @@ class SamplingConfig(Checked):
     """How rows are drawn from the model. All of it is post-processing: it moves no guarantee."""
 
     top_p: float = bounded(0.95, 1e-3, 1, "Draw from the likeliest tokens up to this probability.")
-    temperature: float = bounded(1.0, 1e-6, 100, "Below 1: safer text; above 1: more varied.")
+    temperature: float = bounded(1.0, 1e-6, 100, "Below 1 the text is safer, above 1 more varied.")
     guidance: float | None = bounded(
         None,
         0,
         100,
-        "Classifier-free guidance of rows towards their label; left out: 0 where a teacher judges "
-        "them, else 0.5.",
+        "Guidance of rows towards their label. Omitted: 0 if a teacher judges rows, else 0.5.",
         hint="0 switches it off",
     )
     tilt: float = bounded(
         1.0,
         0,
         2,
-        "How far words follow released counts; 0: neither words nor lengths do.",
+        "How closely words and lengths follow the noisy counts. 0: not at all.",
         hint="0 switches it off",
     )
     max_new_tokens: int | None = bounded(
-        None, 1, 10**6, "Longest text written; left out: as in training."
+        None, 1, 10**6, "Longest text to write, in tokens. Omitted: as in training."
     )
     batch_size: int = bounded(
         256,
         1,
         10**5,
-        "Rows written at once, at most: fewer beyond 1 GiB (a GPU's 8).",
+        "Most rows written at once. Fewer if they need more than 1 GiB (on a GPU 8).",
         option="sample_batch",
         expert=True,
     )
@@ -212,14 +213,14 @@ class SamplingConfig(Checked):
     # Private texts that were cut at `max_tokens` end unfinished too.
     endings: Endings = setting(
         "keep",
-        "Of unfinished rows: cut at the last sentence, or draw again, which favours short ones.",
+        "Unfinished rows: keep, cut at the last sentence, or redraw, which favours short rows.",
     )
-    filter: Filter = setting("none", "Draw rows like web pages or with vulgar words again.")
+    filter: Filter = setting("none", "Redraw rows like web pages (debris) or with vulgar words.")
     teacher_redraws: int = bounded(
         4,
         0,
         20,
-        "How often a row is drawn again whose labels teacher and noisy counts reject; 0: never.",
+        "How often to redraw a row whose label teacher and noisy counts reject. 0: never.",
         hint="0 asks no teacher",
     )
 

@@ -37,11 +37,11 @@ class AdaptiveOptions(PolicyOptions):
     """Options of adaptive noise."""
 
     epsilon_max: float | None = bounded(
-        None, 1e-3, 1e6, "adaptive: ε of the most ordinary records; left out: twice ε."
+        None, 1e-3, 1e6, "Adaptive noise: ε of the most ordinary records. Omitted: twice ε."
     )
     weight_scale: str | None = setting(
         None,
-        "adaptive: constants made by `twinset weight-scale`.",
+        "With `noise_policy=adaptive`: constants from `twinset weight-scale`.",
         values="FILE",
         expert=True,
     )

@@ -29,22 +29,22 @@ class ImportanceOptions(PolicyOptions):
     # β₁ and β₂ of the moving averages of the sensitivity |g̃ · θ| and of its deviation, α, the
     # quantiles that set the unit of importance, and b.
     importance_beta1: float = bounded(
-        0.85, 0, 1, "importance: of the average of the sensitivity.", expert=True
+        0.85, 0, 1, "β₁ of the moving average of the sensitivity.", expert=True
     )
     importance_beta2: float = bounded(
-        0.85, 0, 1, "importance: of the average of its deviation.", expert=True
+        0.85, 0, 1, "β₂ of the moving average of its deviation.", expert=True
     )
     importance_alpha: float = bounded(
-        0.5, 0, 1, "importance: how far to draw it to its mean.", expert=True
+        0.5, 0, 1, "Shrink importance towards its mean by this much.", expert=True
     )
     importance_low: float = bounded(
-        0.25, 0, 1, "importance: lower quantile of its unit.", expert=True
+        0.25, 0, 1, "Lower quantile that scales importance.", expert=True
     )
     importance_high: float = bounded(
-        0.75, 0, 1, "importance: upper quantile of its unit.", expert=True
+        0.75, 0, 1, "Upper quantile that scales importance.", expert=True
     )
     importance_bound: float = bounded(
-        2.0, 1, 100, "importance: each factor of s is within 1/b and b; 1 is uniform.", expert=True
+        2.0, 1, 100, "Each noise factor lies in 1/b to b. 1 is uniform noise.", expert=True
     )
 
     def __post_init__(self) -> None:

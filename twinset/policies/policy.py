@@ -40,17 +40,17 @@ class PolicyOptions:
     """Options that all policies share. A policy with its own options adds fields to these."""
 
     noise_policy: str = setting(
-        DEFAULT, "How noise is spread. docs/policies.md says which to choose.", values="NAME"
+        DEFAULT, "How noise is spread. docs/policies.md helps to choose.", values="NAME"
     )
     policy_form: PolicyForm = setting(
         "sound", "As a theorem covers it, or as published.", values="sound|published"
     )
     detector: str = setting(
         "patterns",
-        "selective: what flags private spans.",
+        "With `noise_policy=selective`: what finds private spans.",
         values="patterns|entities|contextual|MODULE:FUNCTION",
     )
-    redact_only: bool = setting(False, "Mask what the detector flags, and read nothing else.")
+    redact_only: bool = setting(False, "Mask what the detector finds. Learn from the rest.")
 
     def __post_init__(self) -> None:
         """Refuse values that are out of range or that the chosen policy can't work with."""

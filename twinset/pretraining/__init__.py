@@ -21,34 +21,34 @@ class PretrainConfig(Checked):
     epochs shorter: the rest is read for longer.
     """
 
-    base_model: str | None = setting(None, "Train this one further; left out: from scratch.")
+    base_model: str | None = setting(None, "Model to train further. Omitted: train from scratch.")
     # on all linear layers of the frozen base
-    lora_rank: int | None = bounded(None, 1, 10_000, "Train adapters of a built-in model alone.")
+    lora_rank: int | None = bounded(None, 1, 10_000, "Train adapters of this rank alone.")
     vocabulary: int = bounded(
         8192,
         SMALLEST_VOCABULARY,
         10**6,
-        "Tokens, from scratch.",
+        "Size of the vocabulary, from scratch.",
         hint="all bytes and the end of text are tokens already",
     )
-    layers: int = bounded(6, 1, 1000, "From scratch.")
-    width: int = bounded(256, 1, 100_000, "From scratch.")
-    heads: int = bounded(4, 1, 1000, "From scratch.")
-    context: int = bounded(256, 2, 10**6, "Tokens of a block.")
-    epochs: float = bounded(1.0, 1e-6, 10_000, "Passes over the corpus; parts count.")
-    batch_size: int = bounded(32, 1, 10**6, "Blocks a step.")  # over all processes
-    micro_batch: int = bounded(16, 1, 10**6, "Blocks at once.")  # on each of them
+    layers: int = bounded(6, 1, 1000, "Layers, from scratch.")
+    width: int = bounded(256, 1, 100_000, "Width of a layer, from scratch.")
+    heads: int = bounded(4, 1, 1000, "Attention heads, from scratch.")
+    context: int = bounded(256, 2, 10**6, "Tokens per block of text.")
+    epochs: float = bounded(1.0, 1e-6, 10_000, "Passes over the corpus. May be a fraction.")
+    batch_size: int = bounded(32, 1, 10**6, "Blocks per step.")  # over all processes
+    micro_batch: int = bounded(16, 1, 10**6, "Blocks held in memory at once.")  # on each of them
     # It rises over a share of the steps (warmup). A cosine then takes it to a tenth.
-    learning_rate: float = bounded(1e-3, 1e-9, 10, "The highest.")
-    warmup: float = bounded(0.02, 0, 0.99, "Share of the steps.")
-    weight_decay: float = bounded(0.1, 0, 10, "Of matrices.")
-    seed: int = setting(0, "Of weights and order.", bounds=SEEDS)
+    learning_rate: float = bounded(1e-3, 1e-9, 10, "Peak learning rate.")
+    warmup: float = bounded(0.02, 0, 0.99, "Share of the steps that warm up.")
+    weight_decay: float = bounded(0.1, 0, 10, "Weight decay of matrices.")
+    seed: int = setting(0, "Seed of weights and order.", bounds=SEEDS)
     precision: Literal["auto", "float32", "bfloat16"] = setting("auto", "Number format.")
     max_minutes: float | None = bounded(
-        None, 0, 10**7, "Stop after so long; the same command resumes."
+        None, 0, 10**7, "Stop after this many minutes. The same command resumes."
     )
-    text: str = setting("text", "Column of a table's texts.")
-    licence: str = setting("other", "Of the model, for its card.")
+    text: str = setting("text", "Column that holds the text of a table.")
+    licence: str = setting("other", "Licence of the model, for its card.")
     prompts: tuple[str, ...] = ()
     shares: Mapping[str, float] = field(default_factory=dict)
     licences: Mapping[str, str] = field(default_factory=dict)

@@ -1,10 +1,16 @@
-"""A hook of mkdocs: on the site, links to files of the repository lead to it, or are plain text.
+"""What the site needs besides its pages: the page of commands, and a hook of mkdocs for links.
 
-The pages are read in the repository too, where such links work unchanged. SECURITY.md is a page.
+The pages are read in the repository too, where links to other files work unchanged. On the site
+they lead to the repository, or are plain text. SECURITY.md is a page of the site.
+
+    python docs/site.py    # writes docs/cli.md from the command line itself
 """
 
+import html
 import posixpath
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +61,23 @@ def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
     """Rewrite the links of a page that lead out of `docs/`."""
     repository = config.repo_url or ""
     return OUTSIDE.sub(lambda m: link(m[1], m[2], m[3] or "", repository), markdown)
+
+
+def as_code(page: str) -> str:
+    """Return typer's page of commands with defaults and ranges as code.
+
+    >>> as_code("* `--top-p <float>`: Nucleus sampling. Default: 0.95. From 0.001 to 1.")
+    '* `--top-p <float>`: Nucleus sampling. Default: `0.95`. From `0.001` to `1`.'
+    >>> as_code("* `--seeds <int>`: Runs per policy.  [default: 3; 1<=x<=100]")
+    '* `--seeds <int>`: Runs per policy. Default: `3; 1<=x<=100`.'
+    """
+    page = re.sub(r" Default: (.+?)\.(?=$| From )", r" Default: `\1`.", page, flags=re.M)
+    page = re.sub(r" From ([\d.e+-]+) to ([\d.e+-]+)\.$", r" From `\1` to `\2`.", page, flags=re.M)
+    page = re.sub(r"  \[default: (.+)\]$", r" Default: `\1`.", page, flags=re.M)
+    return re.sub(r"  \[([\d.<=x]+)\]$", r" Range: `\1`.", page, flags=re.M)
+
+
+if __name__ == "__main__":
+    typer = [sys.executable, "-m", "typer", "twinset.commandline.app", "utils", "docs"]
+    said = subprocess.run([*typer, "--name", "twinset"], check=True, capture_output=True, text=True)
+    Path(__file__).with_name("cli.md").write_text(as_code(html.unescape(said.stdout)), "utf-8")
