@@ -81,8 +81,7 @@ def demo(
     data: Annotated[
         str,
         typer.Option(
-            help="reviews: real film reviews. support: made-up dialogues with planted personal "
-            "data, without a download."
+            help="reviews: real film reviews. support: made-up dialogues with planted secrets."
         ),
     ] = "reviews",
     run: Annotated[Path | None, typer.Option(help="Run folder. Omitted: runs/demo-<n>.")] = None,

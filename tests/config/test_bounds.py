@@ -82,7 +82,7 @@ def range_of(option) -> Bounds | None:
     if option.min is not None and option.max is not None:
         return Bounds(option.min, option.max)
     for one in (*OPTIONS.values(), *options_of(PretrainConfig)):
-        if one.name == option.name and str(one.bounds) in option.help:
+        if one.name == option.name and str(one.bounds) in option.help.lower():
             return one.bounds
     return next(
         (f.metadata.get("bounds") for f in fields(MechanismAudit) if f.name == option.name), None

@@ -92,12 +92,11 @@ def takes(
 
     The command gets those that were used, by name, as its argument `given`.
     """
-    names = [option.name for option in options]
-    flags = []
+    names, flags = [option.name for option in options], []
     for option in sorted(options, key=lambda option: option.is_expert):  # experts' come last
-        is_stated = option.default is not None and option.default is not False
-        shown = f" Default: {option.default}." if is_stated else ""
-        shown += "" if option.bounds is None else f" {str(option.bounds).capitalize()}."
+        has_no_default = option.default is None or option.kind is bool
+        shown = "" if has_no_default else f" Default: {option.default}."
+        shown += f" {str(option.bounds).capitalize()}." if option.bounds else ""
         info = typer.Option(
             option.flag,
             help=with_flags(option.help) + shown,
