@@ -18,6 +18,7 @@ from tests.helpers.commands import (
     snapshot,
     texts,
 )
+from twinset.commandline import entry_point
 
 FOUR_BLANK = [None if i in (6, 8, 9, 20) else t for i, t in enumerate(texts())]
 DEEP, LONG = "[" * 100_000, "x" * 5000
@@ -175,5 +176,10 @@ def test_unexpected_errors_do_not_show_their_message(good_table, generate, monke
     assert outcome.code == 1
     assert re.fullmatch(r"error: unexpected RuntimeError in story.py:\d+; TWINSET_DEBUG=1.*", line)
     assert snapshot(good_table) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(entry_point, "describe_end", broken)  # even that fails in one line
+        assert (
+            generate("t.csv").err == "error: unexpected RuntimeError; TWINSET_DEBUG=1 shows more\n"
+        )
     monkeypatch.setenv("TWINSET_DEBUG", "1")
     assert MARKER in generate("t.csv").err  # asked for

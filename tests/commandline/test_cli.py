@@ -242,6 +242,13 @@ def test_a_proposal_is_read_as_it_was_meant(name, values):
     assert read_columns([word], "labels") == {name: values}
 
 
+@pytest.mark.parametrize(
+    "text", ["{", "{\x1b", "{}", "{1", "{'a': 'b'}", "{'a': 1}", "{[]: []}", "{" * 999]
+)
+def test_braces_of_others_in_a_message_stay_as_they_are(text):
+    assert with_flags(f"the file says `x={text}`") == f"the file says `x={text}`"
+
+
 def test_malformed_labels_and_bins_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for given_labels in ("city", "=a,b", "city=", "city=@", "city=a\rb"):

@@ -65,7 +65,10 @@ def run(command: Callable[[], int]) -> int:
             return 0  # the shell was told how to complete a word
         if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
             return 1  # the reader left, as `head` does: nobody is there to be told
-        line, code = describe_end(error)
+        try:
+            line, code = describe_end(error)
+        except Exception:
+            line, code = f"error: unexpected {type(error).__name__}; TWINSET_DEBUG=1 shows more", 1
         typer.echo(printable(" ".join(line.split())), err=True)
         if debugging:
             typer.echo(printable("".join(traceback.format_exception(error))), err=True)
@@ -104,7 +107,8 @@ def describe_end(error: BaseException) -> tuple[str, int]:
 def with_flags(line: str) -> str:
     """Return a line of the library with its parameters written as flags.
 
-    A mapping that Python's messages propose becomes one word of a shell.
+    A mapping that Python's messages propose becomes one word of a shell. Other braces stay, because
+    a message may quote a file from others.
 
     >>> with_flags("`top_p` must be above 0; take `device=cpu`, or run `pip install torch`")
     '--top-p must be above 0; take --device cpu, or run `pip install torch`'
@@ -112,12 +116,26 @@ def with_flags(line: str) -> str:
     '--overwrite replaces it; name --attribute; or train with --no-privacy'
     >>> with_flags("declare them with `labels={'city': ['York', 'New York']}`")
     "declare them with --labels 'city=York,New York'"
+    >>> with_flags("the file says `x={`")
+    'the file says `x={`'
     """
     for found in _OPTION.finditer(line):
         name, value = found.groups()
         flag = _OTHERWISE.get(found[0].strip("`")) or f"--{name.replace('_', '-')}"
         if value is not None and value.startswith("{"):
-            ((column, values),) = ast.literal_eval(value).items()
+            try:
+                ((column, values),) = ast.literal_eval(value).items()
+                if not isinstance(values, list):
+                    continue
+            except (
+                AttributeError,
+                TypeError,
+                ValueError,
+                SyntaxError,
+                MemoryError,
+                RecursionError,
+            ):
+                continue
             value = shlex.quote(f"{column}={written_line(values)}")
         written = flag if value in (None, "True", "False", "None") else f"{flag} {value}"
         line = line.replace(found[0], written, 1)
