@@ -81,7 +81,7 @@ EXAMPLES = {
 
 
 def _command(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function, with an example behind its help."""
+    """Turn a function into a command, with an example after its help."""
     name = function.__name__.replace("_", "-")
     return app.command(name, cls=Command, epilog=f"Example: twinset {EXAMPLES[name]}")(function)
 
@@ -139,7 +139,7 @@ def _make(
 ) -> None:
     """Make a run, or plan it."""
     launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
-    if launched and os.environ.get("RANK", "0") != "0":  # a launcher started it beside rank 0
+    if launched and os.environ.get("RANK", "0") != "0":  # a launcher started this worker
         from twinset.training.distributed import run_worker
 
         return run_worker()
@@ -429,5 +429,5 @@ def prompts(as_json: Json = False) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code; see `twinset.commandline.entry_point.run`."""
+    """Run one command and return its exit code. See `twinset.commandline.entry_point.run`."""
     return exits.run(lambda: app(args=arguments, prog_name="twinset", standalone_mode=False))

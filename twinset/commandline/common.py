@@ -1,6 +1,6 @@
 """What commands share: options as flags, the options of a run, and how results are printed.
 
-Knows how typer reads a signature. Knows nothing of any single command.
+Knows how typer reads a signature, but no single command.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Command(TyperCommand):
 
 
 def _show_all(ctx: typer.Context, is_asked: bool) -> None:
-    """Show the help of all options, and end."""
+    """Show the help of all options, and exit."""
     if is_asked:
         ctx.meta["help_all"] = True
         typer.echo(ctx.get_help())
@@ -88,9 +88,9 @@ def _show_all(ctx: typer.Context, is_asked: bool) -> None:
 def takes(
     *options: Option, has_file: bool = True
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options and, if it has a file of options, --config.
+    """Give a command these options and, if an options file makes sense, --config.
 
-    The command gets those that were used, by name, as its argument `given`.
+    The command gets the used options, by name, as its argument `given`.
     """
     names, flags = [option.name for option in options], []
     for option in sorted(options, key=lambda option: option.is_expert):  # experts' come last
@@ -145,10 +145,10 @@ def takes(
 
 
 def read_columns(given: Sequence[str], option: str) -> dict[str, list[Any]]:
-    """Return what `labels` or `bins` state, by column: public values, or numbers as edges.
+    """Return the values of `labels` or `bins` by column: public values, or numbers as edges.
 
-    Values with a comma, or blanks at an end, stand in double quotes, as in CSV. A long list of
-    labels may be a file with a value on each line.
+    Values with a comma, or blanks at an end, are put in double quotes, as in CSV. A long list of
+    labels may be a file with one value per line.
 
     Raises:
         InputError: something does not name a column and its values, or a file cannot be read.
@@ -214,7 +214,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
 def request_of(
     given: dict[str, Any], any_policy: bool = False
 ) -> tuple[RunConfig, RowsRequest, OutputPaths]:
-    """Return the options of the model, how many rows are asked for, and where results go."""
+    """Return the options of the model, the requested rows, and where results go."""
     from twinset.run.request import OutputPaths
     from twinset.sampling.allocation import RowsRequest
 
@@ -238,9 +238,9 @@ def form_of(given: dict[str, Any], *tables: Path | None) -> tuple[str | None, La
 
 
 def show(data: Any, lines: Iterable[str], as_json: bool) -> None:
-    """Print plain values as JSON, or the lines that say the same to people.
+    """Print plain values as JSON, or the same as lines for people.
 
-    Both may quote files that others wrote, so neither holds a character that steers a terminal.
+    Both may quote files from others, so neither has a character that controls a terminal.
     """
     if as_json:
         text = json.dumps(data, ensure_ascii=False, default=str)
@@ -250,7 +250,7 @@ def show(data: Any, lines: Iterable[str], as_json: bool) -> None:
 
 
 def show_result(result: Result, as_json: bool) -> None:
-    """Print what a run made and what is guaranteed of it, in a sentence. The card says it all."""
+    """Print what a run made and its guarantee in one sentence. The card has the details."""
     from twinset.privacy.statement.wording import paragraphs
     from twinset.release.card import CARD
     from twinset.release.publish import beside
@@ -260,7 +260,7 @@ def show_result(result: Result, as_json: bool) -> None:
     lines = [f"{name}: {value}" for name, value in made.items() if value]
     stated = {"epsilon": claim.epsilon, "delta": claim.delta, "guarantee": claim.sentence}
     said = paragraphs(claim.sentence)
-    if claim.epsilon is not None:  # its first sentence; why there is none is said in full
+    if claim.epsilon is not None:  # its first sentence. If it is None, all sentences are shown
         places = [*beside(twin)[:1], twin.with_name(CARD)] if twin else []
         card = next((p for p in places if p.is_file()), (result.run or Path()) / "model" / CARD)
         said = [said[0], f"What that leaves out, and what it takes as public: {card}"]

@@ -1,7 +1,7 @@
-"""A run's progress on stderr: a live line with a bar where somebody looks, else lines now and then.
+"""A run's progress on stderr: a live line with a bar for people, else lines now and then.
 
-Somebody looks at a terminal and at a notebook. The live line shows when the whole run will end, if
-that was planned. A plain line shows its phase. Knows how things look, and nothing of how they are
+People look at a terminal or a notebook. The live line shows when the whole run will end, if that
+was planned. A plain line shows its phase. Knows how things look, and nothing of how they are
 computed.
 """
 
@@ -36,7 +36,7 @@ EPSILON_UPDATES = 20  # a run: the accountant takes its time
 
 
 class Screen(RichConsole):
-    """Where all that is shown goes. What others wrote has no meaning there, and steers nothing."""
+    """The output for everything that is shown. Text from others cannot control it."""
 
     def __init__(self, stderr: bool = False) -> None:
         super().__init__(
@@ -51,17 +51,17 @@ class Screen(RichConsole):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterator[Segment]:
-        """Yield what rich shows of something, without the characters that steer a terminal."""
+        """Yield rich's output without characters that control a terminal."""
         for part in super().render(renderable, options):  # colours are no part of the text
             yield part if part.control else part._replace(text=printable(part.text))
 
 
 class Console(Progress, AbstractContextManager["Console"]):
-    """Shows progress to people, `quiet` its warnings only.
+    """Shows progress to people. With `quiet` it shows warnings only.
 
-    A log file gets the same lines, with the time. Only its owner may read it. A file that is there
-    must be empty or a log: it may be a table. Parameters of the library are written as flags, but
-    for those who call it from Python (`is_shell` False).
+    A log file gets the same lines, with the time. Only its owner may read it. An existing file
+    must be empty or a log, because it may be a table. Parameters of the library are shown as flags,
+    unless the caller uses Python (`is_shell` False).
 
     Raises:
         InputError: the log cannot be written.
@@ -105,13 +105,13 @@ class Console(Progress, AbstractContextManager["Console"]):
         self._log.addHandler(handler)
 
     def __enter__(self) -> Self:
-        """Say why nothing else is seen for some seconds."""
+        """Explain why nothing else is shown for some seconds."""
         if "torch" not in sys.modules:
             self.say("loading libraries")
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         self._end_phase()
 
     def say(self, line: str) -> None:
@@ -138,7 +138,7 @@ class Console(Progress, AbstractContextManager["Console"]):
         if self._is_silent:
             return
         due = report.step == plan.steps or not (report.step - 1) % -(-plan.steps // EPSILON_UPDATES)
-        first = report.taken <= 1  # a resumed run begins with what was spent before
+        first = report.taken <= 1  # a resumed run begins with the earlier spending
         if (due or first) and plan.is_covered:
             self._spent = plan.epsilon_after(report.step)
         speed = plan.batch_size * report.taken / report.seconds if report.seconds > 0 else 0.0
@@ -168,7 +168,7 @@ class Console(Progress, AbstractContextManager["Console"]):
     ) -> None:
         """Show how far a phase is and when it ends. A bar shows the end of a planned run.
 
-        `each` are the seconds of one part. None: measured from here, and shown as a pace.
+        `each` is the seconds per part. None: measured from here, and shown as a pace.
         """
         line = printable(line)
         if phase == self._phase and done == self._done == total:

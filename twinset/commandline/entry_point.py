@@ -1,4 +1,4 @@
-"""How a command begins and ends: memory, exit code, one line on stderr, nothing private in it."""
+"""How a command begins and ends: memory, exit code, and one line on stderr without private data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(command: Callable[[], int]) -> int:
         _ = mallopt(_MMAP_THRESHOLD, _MOST) and mallopt(_TRIM_THRESHOLD, _MOST)
 
     def stop(number: int, frame: object) -> NoReturn:
-        """Stop once: a second signal must not disturb the clearing up."""
+        """Stop once. A second signal must not disturb the cleanup."""
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt
@@ -64,7 +64,7 @@ def run(command: Callable[[], int]) -> int:
         if isinstance(error, SystemExit) and error.code in (None, 0):
             return 0  # the shell was told how to complete a word
         if isinstance(error, SystemExit) and isinstance(error.__context__, BrokenPipeError):
-            return 1  # the reader left, as `head` does: nobody is there to be told
+            return 1  # the reader has left, as `head` does, so there is no one to tell
         try:
             line, code = describe_end(error)
         except Exception:
@@ -80,7 +80,7 @@ def run(command: Callable[[], int]) -> int:
 
 
 def describe_end(error: BaseException) -> tuple[str, int]:
-    """Return what to say of an error that ended a command, and the exit code."""
+    """Return the message about an error that ended a command, and the exit code."""
     if isinstance(error, Stopped):
         return with_flags(str(error)), STOPPED
     if isinstance(error, KeyboardInterrupt):
@@ -107,13 +107,13 @@ def describe_end(error: BaseException) -> tuple[str, int]:
 def with_flags(line: str) -> str:
     """Return a line of the library with its parameters written as flags.
 
-    A mapping that Python's messages propose becomes one word of a shell. Other braces stay, because
-    a message may quote a file from others.
+    A mapping in a Python message becomes one shell word. Other braces stay, because a message may
+    quote a file from others.
 
-    >>> with_flags("`top_p` must be above 0; take `device=cpu`, or run `pip install torch`")
-    '--top-p must be above 0; take --device cpu, or run `pip install torch`'
-    >>> with_flags("`overwrite=True` replaces it; name `attributes`; or train with `private=False`")
-    '--overwrite replaces it; name --attribute; or train with --no-privacy'
+    >>> with_flags("`top_p` must be above 0. Take `device=cpu`, or run `pip install torch`")
+    '--top-p must be above 0. Take --device cpu, or run `pip install torch`'
+    >>> with_flags("`overwrite=True` replaces it. Name `attributes`, or train with `private=False`")
+    '--overwrite replaces it. Name --attribute, or train with --no-privacy'
     >>> with_flags("declare them with `labels={'city': ['York', 'New York']}`")
     "declare them with --labels 'city=York,New York'"
     >>> with_flags("the file says `x={`")

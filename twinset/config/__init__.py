@@ -1,4 +1,4 @@
-"""Every option of a run and the plan that follows from them; light to import."""
+"""Every option of a run and the plan that follows from them. Light to import."""
 
 from twinset.config.run_config import (
     RECORDS,

@@ -1,4 +1,4 @@
-"""Every option by its name: one table from which flags, the TOML file and the Python keywords come.
+"""Every option by its name: one table for the flags, the TOML file and the Python keywords.
 
 The options of a model are fields of `twinset.config.run_config`, with help text and range. Those of
 the table, the run and its rows are named here.
@@ -37,8 +37,8 @@ class Option:
     kind: type[str] | type[int] | type[float] | type[bool]  # of one value
     help: str  # one line
     values: str | None = None  # what to show for a value, where the type says too little
-    repeatable: bool = False  # may be given several times; its value is a tuple
-    default: Any = None  # for the help text; None: chosen later, or there is none
+    repeatable: bool = False  # may be given several times (its value is a tuple)
+    default: Any = None  # for the help text (None: chosen later, or there is none)
     bounds: Bounds | None = None  # of a number
     is_expert: bool = False  # shown on the panel for experts
 
@@ -53,7 +53,7 @@ class Option:
 
 
 def options_of(group: Any) -> tuple[Option, ...]:
-    """Return the options that the fields of a dataclass are: all that have a help text."""
+    """Return the options among the fields of a dataclass: all that have a help text."""
     found = []
     for one in fields(group):
         about = one.metadata
@@ -102,7 +102,7 @@ TABLE = (
     ),
     Option("strict", bool, "Refuse empty rows and odd characters instead of cleaning them."),
 )
-# Of a run; commands that measure several models hold rows out by themselves.
+# Of a run. Commands that measure several models hold rows out on their own.
 HOLD_OUT = (
     Option(
         "hold_out",
@@ -115,7 +115,7 @@ _EPSILON, _DELTA, *_OTHERS = options_of(PrivacyConfig)
 _NONE = Option("no_privacy", bool, "Train without noise, for comparison. Guarantees nothing.")
 PRIVACY = (_EPSILON, _DELTA, _NONE, *_OTHERS)
 POLICY = options_of(PolicyConfig)
-# The time is of a run; commands that train several models give each the plan that N asks for.
+# Time of a run. Commands that train several models give each the plan that follows from N.
 *_TRAINING, _MINUTES = options_of(TrainingConfig)
 TRAINING, TIME = tuple(_TRAINING), (_MINUTES,)
 SPEED = options_of(SpeedConfig)
@@ -183,9 +183,9 @@ OPTIONS: dict[str, Option] = {o.name: o for panel in PANELS.values() for o in pa
 
 
 def merge(given: Mapping[str, Any], file: str | Path | None) -> dict[str, Any]:
-    """Join the command line's options with those of a TOML file; the command line's win.
+    """Join the options of the command line with those of a TOML file. The command line wins.
 
-    In the file options stand by their names: `top-p = 0.9`. `no_privacy` becomes an ε of `None`.
+    In the file, options have their own names: `top-p = 0.9`. `no_privacy` becomes an ε of `None`.
 
     Raises:
         InputError: the file cannot be read, holds an unknown option or one of another type, or
@@ -232,11 +232,11 @@ def merge(given: Mapping[str, Any], file: str | Path | None) -> dict[str, Any]:
 def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfig:
     """Sort options into the groups of a run. Fields that have no flag are options here too.
 
-    With `any_policy`, options of noise policies that are not chosen are taken too.
+    With `any_policy`, options of other noise policies than the chosen one are accepted too.
 
     Raises:
-        InputError: an option that no group has or that would do nothing, or a value that its group
-            refuses.
+        InputError: no group has an option or it would have no effect, or its group refuses the
+            value.
 
     >>> run_config({"epsilon": 3.0, "seed": 7}).sampling.seed
     7
@@ -278,7 +278,7 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
 
 
 def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the options that `run_config` knows."""
+    """Return the options that `run_config` knows."""
     other = {o.name for o in (*PANELS["Table"], *ROWS, *PANELS["Results"])}
     return {name: value for name, value in options.items() if name not in other}
 

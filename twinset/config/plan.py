@@ -35,35 +35,35 @@ from twinset.privacy.statement.wording import delta_caveats
 # directions together. With this share of C as noise in each one of them training finds nothing.
 LARGEST_NOISE_PER_RECORD = 0.25
 
-LEARNING_RATE = 3e-3  # for adapters; tuning.md says what was tried
+LEARNING_RATE = 3e-3  # for adapters (tuning.md has the other values)
 FULL_LEARNING_RATE = 1e-4  # for all weights
 FEWEST_STEPS = 8  # before steps become smaller, too: few large ones beat many small ones
 LEAST_MOVE = 0.048  # rate × steps of the time's choice, so that few steps move adapters as far
-MOST_ADVISED = 20.0  # ε; beyond, it protects too little to be worth a hint
+MOST_ADVISED = 20.0  # ε (beyond, it protects too little to be worth a hint)
 # Shares of ε and δ for the selection of label values, where some are not declared. Its ε is one of
 # Gaussian releases, whose squares add up: noise of all else grows by 3 %. At ε = 8 a value passes
 # that 14 of 60 records have.
 SELECTION_SHARE, SELECTION_DELTA = 0.2, 0.1
 TEACHER_SHARE = 0.1  # of ε, where the options do not say
 RECORDS_FOR_NOISE = 30  # N / σ of a teacher: it told 0.72 of two sentiments there, 0.82 at 500
-MOST_READ = 4000  # units that a teacher is fitted to, in the mean: of more each is drawn by itself
+MOST_READ = 4000  # mean units for fitting a teacher: if there are more, they are sampled
 FEWEST_VISITS = 1024  # of records: the fewest that tuning.md says anything of
 FEW = 70_000  # records times ε: of fewer steps were not found to teach more (tuning.md)
 SLACK = 1 + 1e-9  # so that rounding brings no ε above the one asked for
-MISMATCH_WEIGHT = 8.0  # λ of the bounded form; tuning.md says what was tried
+MISMATCH_WEIGHT = 8.0  # λ of the bounded form (tuning.md has the other values)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The numbers a run is made of."""
+    """The numbers of a run."""
 
     records: int  # N, taken as public
-    target_epsilon: float | None  # of records of privacy weight 1; None: without privacy
+    target_epsilon: float | None  # of records of privacy weight 1 (None: without privacy)
     target_delta: float
     batch_size: int  # L = qN, the expected number of records a step
     steps: int  # T
-    noise_multiplier: float  # σ in clipping norms; 0 without privacy, or without steps
-    label_count_noise: float  # multiplier: over the records of one unit; 0 without privacy
+    noise_multiplier: float  # σ in clipping norms (0 without privacy, or without steps)
+    label_count_noise: float  # multiplier: over the records of one unit (0 without privacy)
     learning_rate: float  # Adam's, at its peak
     mismatch_weight: float  # λ
     policy: tuple[str, str] = ("uniform", "sound")  # name and form of the noise policy
@@ -71,9 +71,9 @@ class Plan:
     least_share: float = 1.0  # adaptive: c(1), of C that records of weight 1 are clipped to
     least_noise: float = 1.0  # published importance: the least that noise is multiplied by
     group_size: int | None = None  # m, records that are looked at together too
-    marginal_noise: float = 0.0  # multiplier; 0: not released, or there is no privacy
+    marginal_noise: float = 0.0  # multiplier (0: not released, or there is no privacy)
     teacher_noise: float = 0.0  # the same
-    selection: LabelSelection | None = None  # of label values that nobody declared
+    selection: LabelSelection | None = None  # of undeclared label values
 
     @property
     def sample_rate(self) -> float:
@@ -92,7 +92,7 @@ class Plan:
 
     @property
     def releases(self) -> list[GaussianRelease | LabelSelection]:
-        """What the run releases once, beside its training; nothing without privacy."""
+        """The run's one-time releases, in addition to training. Empty without privacy."""
         noises = self.label_count_noise, self.marginal_noise, self.teacher_noise
         pairs = zip(noises, (LABEL_COUNTS, TOKEN_MARGINALS, TEACHER), strict=True)
         counted = [GaussianRelease(noise, what) for noise, what in pairs if noise]
@@ -100,23 +100,23 @@ class Plan:
 
     @property
     def epsilon(self) -> float:
-        """ε of the whole run, for any record, at `target_delta`; infinite where there is none."""
+        """ε of the whole run, for any record, at `target_delta`. Infinite without privacy."""
         return self.epsilon_after(self.steps)
 
     @property
     def highest(self) -> float:
-        """ε that the plan lets no record exceed, as asked for where it could be."""
+        """The highest ε of any record under the plan, as requested if possible."""
         if not self.is_covered or self.least_noise < 1 or self.target_epsilon is None:
             return self.epsilon
         return self.target_epsilon if self.highest_epsilon is None else self.highest_epsilon
 
     def epsilon_after(self, steps: int, weight: float = 0.0) -> float:
-        """ε of releases and so many steps, at a privacy weight; infinite where there is none."""
+        """ε of releases and some steps, at a privacy weight. Infinite without privacy."""
         events = self.events_after(steps)
         return epsilon(events, self.target_delta, weight) if events else math.inf
 
     def events_after(self, steps: int) -> list[Event]:
-        """Return all releases and the first `steps` steps; nothing where no theorem covers it."""
+        """Return all releases and the first `steps` steps, or nothing if no theorem covers it."""
         if not self.is_covered:
             return []
         if not steps:
@@ -149,7 +149,7 @@ class Plan:
 
 
 def default_delta(records: int) -> float:
-    """δ = min(1e-5, 0.01/N^1.1), of which no one need be warned: δN stays below 0.01.
+    """δ = min(1e-5, 0.01/N^1.1), which needs no warning: δN stays below 0.01.
 
     >>> default_delta(500), round(default_delta(100_000), 12)
     (1e-05, 3.1623e-08)
@@ -158,7 +158,7 @@ def default_delta(records: int) -> float:
 
 
 def default_size(records: int, batch_size: int | None = None) -> tuple[int, int]:
-    """Return steps and batch size. With the latter noise falls, and time grows.
+    """Return steps and batch size. Larger batches mean less noise and more time.
 
     About one pass over the table, but neither too few steps for Adam nor hours of them.
 
@@ -170,10 +170,10 @@ def default_size(records: int, batch_size: int | None = None) -> tuple[int, int]
 
 
 def size_for(records: int, visits: int) -> tuple[int, int]:
-    """Return steps and batch size for so many visits of records, each batch counted whole.
+    """Return steps and batch size for a number of visits of records, each batch counted whole.
 
-    Of the usual plan, fewer visits take away steps down to `FEWEST_STEPS`, then records of each.
-    More are for larger batches, as noise falls with them.
+    Fewer visits than usual first reduce the steps, down to `FEWEST_STEPS`, then the batch size.
+    More visits make larger batches, because noise falls with them.
 
     >>> [size_for(10_000, visits) for visits in (40_000, 10_000, 5_000, 1_024)]
     [(40, 1000), (40, 250), (20, 250), (8, 128)]
@@ -184,9 +184,9 @@ def size_for(records: int, visits: int) -> tuple[int, int]:
 
 
 def sized(config: RunConfig, steps: int | None, batch_size: int | None) -> RunConfig:
-    """Return the options with other steps and batch size; `None`: chosen from N.
+    """Return the options with other steps and batch size. `None`: chosen from N.
 
-    Adapters that no rate is named for move at least as far as in tuning.md's few large steps.
+    Adapters without a given rate move at least as far as in tuning.md's few large steps.
     """
     training = replace(config.training, steps=steps, batch_size=batch_size)
     if steps and training.learning_rate is None and training.method != "full":
@@ -230,7 +230,7 @@ def make_plan(records: int, config: RunConfig, selection: LabelSelection | None 
         return plan
 
     def sigma_for(target: float) -> float:
-        """Return the noise of the steps, which take what the releases leave of ε."""
+        """Return the noise of the steps, which use the ε that the releases leave."""
         try:
             return calibrate_noise_multiplier(target, delta, batch / records, steps, plan.releases)
         except ValueError as error:
@@ -269,9 +269,9 @@ def make_plan(records: int, config: RunConfig, selection: LabelSelection | None 
 def plan_selection(
     records: int, privacy: PrivacyConfig, attributes: int, most: int
 ) -> LabelSelection | None:
-    """Return how values of so many label columns, which nobody declared, are selected.
+    """Return how the values of `attributes` undeclared label columns are selected.
 
-    None: there are no such columns, or no privacy. `most` is of the records of a unit.
+    None: there are no such columns, or no privacy. `most` is the records of a unit.
     """
     target, delta = privacy.target_epsilon, privacy.target_delta or default_delta(records)
     if target is None or not attributes:
@@ -282,9 +282,9 @@ def plan_selection(
 def select_from(
     privacy: PrivacyConfig, target: float, delta: float, attributes: int, most: int
 ) -> LabelSelection:
-    """Return the selection that takes its shares of ε and δ, its threshold being the lowest.
+    """Return the selection with its shares of ε and δ, and the lowest possible threshold.
 
-    The share of δ is that of as many units together as `group_size` says.
+    The share of δ is that of `group_size` units together.
     """
     together, share = privacy.group_size or 1, SELECTION_DELTA * delta
     noise = gaussian_noise_multiplier(SELECTION_SHARE * target, delta - share)
@@ -305,10 +305,10 @@ def find_release_noise(
     selection: LabelSelection | None = None,
     takes_all: bool = False,
 ) -> dict[str, Any]:
-    """Return the noise of what a plan releases once, at this ε; 0: without privacy, or left out.
+    """Return the noise of a plan's one-time releases, at this ε. 0: without privacy, or left out.
 
-    Each is that of a release which spends its share of ε alone. Where nothing is trained
-    (`takes_all`), all but the label counts are scaled so that together they take all of ε.
+    Each has the noise of a release that spends its share of ε alone. If nothing is trained
+    (`takes_all`), all but the label counts are scaled so that together they use all of ε.
     """
     delta = left_of(delta, [selection] if selection else [])
     shares = privacy.label_count_share, privacy.marginal_share, privacy.teacher_share
@@ -340,14 +340,14 @@ def settled(
     begun: int | None = None,
     selection: LabelSelection | None = None,
 ) -> RunConfig:
-    """Settle what the options leave to N, steps first. What the options say stays.
+    """Settle what the options leave to N, steps first. Values given by options stay.
 
-    Nothing is trained where records are few for ε. There steps cost time and bring nothing, and
-    counts of words, where rows follow them, and the teacher get the ε that these would spend.
-    Several models that are compared are all trained: no clock chooses their steps either. A run
-    that is resumed was `begun` with so many steps, and trains as it did then.
+    With few records for ε nothing is trained. Steps would cost time and add nothing, so their ε
+    goes to counts of words (if rows follow) and to the teacher. If several models are compared, all
+    are trained, and no clock chooses their steps. A resumed run has `begun` with a number of steps,
+    and trains as it did then.
 
-    There is a teacher where it would know enough. Rows that it judges need no guidance.
+    There is a teacher if it would know enough. Rows that it judges need no guidance.
     """
     privacy, target = config.privacy, config.privacy.target_epsilon
     follows_words = privacy.marginal_share > 0 and config.sampling.tilt > 0

@@ -2,9 +2,9 @@
 
 A field with a help text is an option on the command line as well, see `twinset.config.options`.
 
-Privacy knobs (`PrivacyConfig`, `PolicyConfig`), knobs that change what is trained
-(`TrainingConfig`), knobs that change only time and memory (`SpeedConfig`) and knobs of the sampler
-(`SamplingConfig`) live apart, so that a reader sees at once which of them may move a guarantee.
+The groups show at once which options may change a guarantee. `PrivacyConfig` and `PolicyConfig`
+have the privacy options, and `TrainingConfig` decides what is trained. `SpeedConfig` changes only
+time and memory, and `SamplingConfig` belongs to the sampler.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PHYSICAL_TOKENS = 2048  # in memory at once, on a processor
 
 @dataclass(frozen=True)
 class PrivacyConfig(Checked):
-    """What may move the guarantee. An ε of None guarantees nothing."""
+    """Options that may change the guarantee. An ε of None guarantees nothing."""
 
     target_epsilon: float | None = bounded(
         8.0,
@@ -93,8 +93,8 @@ class PrivacyConfig(Checked):
 class TrainingConfig(Checked):
     """What is trained and how. `None`: chosen from the number of records by `config.plan`.
 
-    `max_minutes` is for the whole run, rows included; with it fewer steps, or smaller ones, are
-    chosen where this machine needs longer. `None`: they may take any time.
+    `max_minutes` is for the whole run, rows included. If this machine needs longer, fewer or
+    smaller steps are chosen. `None`: no limit.
     """
 
     base_model: str = setting(
@@ -169,7 +169,7 @@ class SpeedConfig(Checked):
     )
 
     def __post_init__(self) -> None:
-        """Refuse what names no device as well."""
+        """Also refuse a value that names no device."""
         super().__post_init__()
         if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", self.device):
             raise InputError(
@@ -179,7 +179,7 @@ class SpeedConfig(Checked):
 
 @dataclass(frozen=True)
 class SamplingConfig(Checked):
-    """How rows are drawn from the model. All of it is post-processing: it moves no guarantee."""
+    """How rows are drawn from the model. All of it is post-processing and changes no guarantee."""
 
     top_p: float = bounded(0.95, 1e-3, 1, "Draw from the likeliest tokens up to this probability.")
     temperature: float = bounded(1.0, 1e-6, 100, "Below 1 the text is safer, above 1 more varied.")
@@ -225,9 +225,9 @@ class SamplingConfig(Checked):
     )
 
     def settled(self, teacher: bool) -> SamplingConfig:
-        """Settle guidance where the options do not say: rows that a teacher judges need none.
+        """Settle guidance if the options leave it open: rows judged by a teacher need none.
 
-        Guidance makes labels true, and rows less like real ones.
+        Guidance makes labels true, but rows less like real ones.
         """
         if self.guidance is not None:
             return self
@@ -252,10 +252,10 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> RunConfig:
-        """Read the groups as plain values; other keys are left alone.
+        """Read the groups as plain values. Other keys are ignored.
 
         Raises:
-            InputError: a group is missing, or an option is unknown or not what it may be.
+            InputError: a group is missing, or an option is unknown or has an invalid value.
         """
         try:
             return cls(**{name: group(**data[name]) for name, group in GROUPS.items()})

@@ -1,6 +1,6 @@
 """Files written whole or not at all, checksums, the user's cache, and signals that wait.
 
-A file written here is as open as its folder. Nothing here knows what files contain.
+A file written here is as readable as its folder. Nothing here knows what files contain.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def writing(path: Path, only_full_disk: bool = False) -> Iterator[None]:
-    """Turn what the disk refuses, or a full disk alone, into an `InputError` of one line."""
+    """Turn errors of the file system, or only a full disk, into an `InputError` of one line."""
     try:
         yield
     except Exception as error:
@@ -51,8 +51,8 @@ def writing(path: Path, only_full_disk: bool = False) -> Iterator[None]:
 def whole_file(path: Path, mode: int | None = None) -> Iterator[IO[str]]:
     """Yield a text file that is written whole or not at all, and survives a power cut.
 
-    It appears when the block has ended. `mode` says who may read and write it. None: whoever may
-    read its folder.
+    It appears when the block has ended. `mode` says who may read and write it. By default it is
+    everyone who may read its folder.
     """
     with writing(path):
         # in the same folder: a file is replaced in one step within one file system only
@@ -93,7 +93,7 @@ def append_json(path: Path, row: Mapping[str, Any]) -> None:
 
 @contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder that takes the place of `folder` at the end, whole or not at all."""
+    """Yield an empty folder that replaces `folder` at the end, whole or not at all."""
     with TemporaryDirectory(dir=folder.parent, prefix=".new-") as temporary:
         new = Path(temporary) / "new"
         new.mkdir()
@@ -104,7 +104,7 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 
 def flush(path: Path) -> None:
-    """Have the disk write a file or a folder now."""
+    """Force a file or a folder to the disk now."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -113,7 +113,7 @@ def flush(path: Path) -> None:
 
 
 def open_as_folder(folder: Path) -> None:
-    """Let whoever may read a folder read its files. Libraries give them modes of their own."""
+    """Give files the read permissions of their folder. Libraries use modes of their own."""
     for path in folder.iterdir():
         if path.is_file() and not path.is_symlink():
             path.chmod(folder.stat().st_mode & 0o644)
@@ -160,7 +160,7 @@ def fault(folder: Path) -> str | None:
 def listed(folder: Path) -> dict[str, str]:
     """Return the hashes of the files that a folder's checksums list. Their own file has none.
 
-    Without that file, or if it is damaged, nothing is listed.
+    If that file is missing or damaged, nothing is listed.
     """
     try:
         return {CHECKSUMS: ""} | dict(json.loads(read_text(folder / CHECKSUMS)))
@@ -197,9 +197,9 @@ def only_process(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM take effect after the block. Keep it short.
+    """Delay Ctrl-C and SIGTERM until after the block. Keep it short.
 
-    Handlers belong to the main thread. In any other thread the block runs as it is.
+    Handlers belong to the main thread. In any other thread the block runs unchanged.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

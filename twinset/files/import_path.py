@@ -1,9 +1,9 @@
-"""The working folder is no place to import code from: it holds tables, and what came with them.
+"""Keeps the working folder off the import path, because it holds tables and files from others.
 
 `python -m` puts it first on the import path, and so does an empty entry of PYTHONPATH. A file named
-`secrets.py` beside a table would then run instead of the library's. This module imports only the
-interpreter's own modules, not even `__future__`: until the folder is gone, any other may come from
-it.
+`secrets.py` next to a table would then run instead of the library's. This module imports only
+modules of the interpreter, not even `__future__`. Until the folder is removed, any other module may
+come from it.
 """
 
 import os
@@ -18,13 +18,13 @@ HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__
 
 
 def find_folder(name: str) -> str:
-    """Return the path of a folder beside `twinset` in a checkout, inside it where installed."""
+    """Return the path of a folder next to `twinset` in a checkout, inside it if installed."""
     installed = os.path.join(HOME, "twinset", name)
     return installed if os.path.isdir(installed) else os.path.join(HOME, name)
 
 
 def import_evaluation(module: str) -> "ModuleType":
-    """Import a module of `evaluation`, which stands above this package."""
+    """Import a module of `evaluation`, which is above this package."""
     from importlib import import_module
 
     if os.path.dirname(find_folder("evaluation")) != HOME:
@@ -35,9 +35,9 @@ def import_evaluation(module: str) -> "ModuleType":
 
 
 def drop_working_folder() -> None:
-    """Take the working folder off the import path of a command, and of processes to come.
+    """Remove the working folder from the import path of a command, and of its future processes.
 
-    It stays where twinset itself lies in it: a checkout. Programs that import twinset keep theirs.
+    It stays if twinset itself is in it: a checkout. Programs that import twinset keep theirs.
     """
     started = (getattr(sys, "argv", None) or [""])[0]
     is_command = os.path.basename(started) in ("twinset", "cli.py")

@@ -1,4 +1,4 @@
-"""How much is read of a file that others wrote. A small file could fill all memory otherwise.
+"""Limits on how much is read of a file from others. A small file could otherwise fill all memory.
 
 Each limit is far above what any useful table, card or option file has.
 """
@@ -36,7 +36,7 @@ def read_text(path: Path, most: int = LARGE) -> str:
 
 
 def check_names(names: Iterable[Any], source: str | Path) -> None:
-    """Refuse names that occur twice, are too long or too many. The message holds none of them."""
+    """Refuse repeated names, long names, and too many names. The message shows none of them."""
     names = list(names)
     if len(set(names)) < len(names):
         raise InputError(f"{source}: two columns have the same name; rename one in the header")
@@ -49,7 +49,7 @@ def check_names(names: Iterable[Any], source: str | Path) -> None:
 
 
 def check_inflated(inflated: int, path: Path, rows: int = 0) -> None:
-    """Refuse a file that stands for this many bytes or rows, if that is beyond all reason.
+    """Refuse a file that expands to this many bytes or rows, if that is beyond all reason.
 
     A cell that a file holds once, and that many rows have, counts once for each of them.
     """
@@ -61,7 +61,7 @@ def check_inflated(inflated: int, path: Path, rows: int = 0) -> None:
 
 
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open a file, inflated as it ends. Whoever reads it checks how much it becomes."""
+    """Open a file, decompressed if its ending says so. The caller checks how large it becomes."""
     ending = path.suffix.lower()
     if ending == ".zst":
         import pyarrow as pa

@@ -29,7 +29,7 @@ ALL_LINEAR = ()
 
 
 def prepare_trainable(model: Any, training: TrainingConfig) -> Any:
-    """Return a model as a training method trains it. The run's seed decides how adapters start."""
+    """Return a model ready for a training method. The run's seed decides how adapters start."""
     if training.method == "full":
         return model
     with torch.random.fork_rng(devices=[]):  # adapters are drawn on the processor
@@ -43,7 +43,7 @@ def add_lora(model: Any, rank: int, targets: Sequence[str] = ATTENTION) -> Any:
     """Return the model with trainable low-rank adapters, and everything else frozen.
 
     `targets` are last parts of names of layers. A model that has none of them gets adapters on
-    every linear layer but the output's.
+    every linear layer except the output layer.
     """
     from peft import LoraConfig, get_peft_model
     from peft.tuners.lora import LoraLayer
@@ -71,8 +71,8 @@ def add_lora(model: Any, rank: int, targets: Sequence[str] = ATTENTION) -> Any:
 def multiply_adapted(layer: Any, x: Tensor) -> Tensor:
     """Return layer(x) + B (α/r · A x), with all products in the input's format.
 
-    peft casts x to the adapters' float32 and multiplies by α/r after B: passes over the widest
-    numbers there are.
+    peft casts x to the adapters' float32 and multiplies by α/r after B. These are passes over the
+    widest numbers there are.
     """
     y: Tensor = layer.base_layer(x)
     for name in layer.active_adapters:
@@ -81,7 +81,7 @@ def multiply_adapted(layer: Any, x: Tensor) -> Tensor:
 
 
 def multiply_factor(adapter: Any, x: Tensor) -> Tensor:
-    """Return x Wᵀ in the format of x. W itself stays float32, as the noise is added there."""
+    """Return x Wᵀ in the format of x. W itself stays float32, because noise is added to it."""
     return linear(x, adapter.weight.to(x.dtype))
 
 
@@ -98,7 +98,7 @@ class Adapter:
     scaling: float = bounded(low=1e-6, high=1e6)
 
     def add_to(self, model: Any, file: Path, name: str) -> None:
-        """Add scaling · B A into the weights of the base, in place and in float32."""
+        """Add scaling · B A to the weights of the base, in place and in float32."""
         from safetensors import SafetensorError, safe_open
         from transformers.pytorch_utils import Conv1D
 
@@ -129,7 +129,7 @@ class Adapter:
 
 
 def read_factors(adapted: Any) -> tuple[dict[str, Tensor], float]:
-    """Return what an adapter's file holds, and the scaling α/r of the products.
+    """Return the contents of an adapter's file, and the scaling α/r of the products.
 
     These are "layer.A" (r, in) and "layer.B" (out, r) in bfloat16, of a model of `add_lora`.
     """

@@ -1,8 +1,8 @@
 """Where the files of models and demo data come from: this package, wheels of pip, or the hub.
 
 The sha256 values in `assets.toml` decide what counts as an asset, never the files on the disk or an
-index. The hub is asked once, without its long retries, and no library may fetch machine code from
-it. This module does not know what the files mean.
+index. The hub is asked once, without its long retries, and no library may download machine code
+from it. This module does not know what the files mean.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FETCHER = "kernels"
 
 
 def silent(message: str) -> None:
-    """Say nothing: the default of every `say` callback."""
+    """Print nothing: the default of every `say` callback."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ _verified: set[Path] = set()
 
 
 def asset_path(name: str, say: Say = silent) -> Path:
-    """Return an asset's file, or its folder if it has several files. It is fetched if need be.
+    """Return an asset's file, or its folder if it has several files. Download it if necessary.
 
     The first use in each process compares every file with the hashes in `ASSETS`. A damaged cache
-    is fetched again.
+    is downloaded again.
 
     Raises:
-        InputError: the name is unknown, the wheel cannot be fetched or is not the pinned one, or
+        InputError: the name is unknown, the wheel cannot be downloaded or is not the pinned one, or
             the cache cannot be written.
     """
     if name not in ASSETS:
@@ -137,7 +137,7 @@ def asset_path(name: str, say: Say = silent) -> Path:
 def intact(folder: Path, files: Mapping[str, str] | None = None) -> bool:
     """Return whether a folder holds all of some files with exactly these sha256 values.
 
-    Without `files` they are those of its manifest. Each process compares a folder once.
+    By default `files` are those of its manifest. Each process compares a folder once.
     """
     if folder in _verified:
         return True
@@ -163,7 +163,7 @@ def shipped_folder(name: str) -> Path:
 
 @contextmanager
 def no_fetched_code() -> Iterator[None]:
-    """Hide the package that fetches code from libraries that are imported inside the block.
+    """Hide the package that downloads code from libraries that are imported inside the block.
 
     A library that was imported without it does not ask again. Works as a decorator too.
     """
@@ -204,7 +204,7 @@ def quiet() -> Iterator[None]:
 
 
 def hub_folder(name: str, say: Say) -> Path:
-    """Return the folder of a hub model: from the hub's local cache if it is complete there."""
+    """Return the folder of a hub model, from the hub's local cache if it is complete there."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, HTTPError
 

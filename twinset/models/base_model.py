@@ -2,8 +2,8 @@
 
 Every source becomes a local folder of safetensors first. There is one way to load a folder, without
 pickles and without code of others. A model's configuration may name other files, other folders, and
-code of the hub, and the library that loads it follows. So the library gets a folder of links to the
-files that were chosen here, with configurations that hold plain values only (`ModelFiles`).
+code of the hub, and the library that loads it would follow. So the library gets a folder of links
+to the files that were chosen here, with configurations of plain values only (`ModelFiles`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BaseModel:
     name: str  # what the user called it
     origin: str  # where it came from, fit for a ledger: holds no path of this machine
     licence: str  # as its source states it, else "unknown"
-    weights: str = ""  # SHA-256 of its numbers in float32, as loaded; "" if another dtype was asked
+    weights: str = ""  # SHA-256 of its numbers in float32, as loaded. Empty for another dtype
 
 
 @no_fetched_code()
@@ -68,17 +68,17 @@ def load_base(
     """Load a base model.
 
     Args:
-        name: a shipped model, an asset of kind "causal-lm", a local folder, or a name on the hub
-            (tried in that order, and the hub's local cache before the hub itself). Each may be an
-            adapter that `twinset pretrain` made. It is added into the built-in model it names.
-        dtype: of the weights; float32 by default.
-        device: where the weights go, as `device_of` takes it.
+        name: a shipped model, an asset of kind "causal-lm", a local folder, or a name on the hub,
+            tried in that order. The hub's local cache comes before the hub. Each may be an adapter
+            made by `twinset pretrain`. It is added into the built-in model it names.
+        dtype: of the weights, float32 by default.
+        device: where the weights go, as in `device_of`.
         say: called with one line for people when something slow begins.
 
     Raises:
         InputError: the model cannot be found, reached or loaded, has no safetensors weights, or is
-            no causal language model; an adapter is damaged, or has no built-in base; or the device
-            is missing.
+            no causal language model. Or an adapter is damaged or has no built-in base, or the
+            device is missing.
 
     Example:
         base = load_base("gpt2-mini")
@@ -144,7 +144,7 @@ def check_base(name: str) -> None:
     """Refuse models that were trained on private records as a base, which counts as public.
 
     Raises:
-        InputError: the folder holds such a model. No ledger would count the privacy it has spent.
+        InputError: the folder holds such a model. No ledger would count its spent privacy.
     """
     if any((place / PRIVATE).exists() for place in (Path(name), Path(name) / "model")):
         raise InputError(
@@ -160,13 +160,13 @@ def builtin_models() -> dict[str, str]:
 
 
 def special_token_strings(tokenizer: Any) -> list[str]:
-    """Return the strings that a tokenizer turns into control tokens, wherever a text holds them."""
+    """Return the strings that a tokenizer turns into control tokens, wherever a text has them."""
     added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
     return sorted(added | set(tokenizer.all_special_tokens))
 
 
 def context_length(model: Any) -> int:
-    """Return the most tokens, prompt included, that a model was made for."""
+    """Return the maximum number of tokens of a model, prompt included."""
     return int(model.config.max_position_embeddings)
 
 
@@ -174,7 +174,7 @@ def context_length(model: Any) -> int:
 
 
 def read_facts(folder: Path) -> Stage | None:
-    """Return what a model's folder says about its pre-training, or None if it says nothing."""
+    """Return what a model's folder says about its pre-training, or None."""
     path = folder / FACTS
     if not path.is_file():
         return None
@@ -201,8 +201,8 @@ def stages(facts: Stage | None) -> Iterator[Stage]:
 def locate_model(name: str, say: Say = silent) -> tuple[Path, str, str]:
     """Return a model's folder, origin and licence. For the names see `load_base`.
 
-    An asset is a GGUF file. It becomes a folder of float32 safetensors, tokenizer and hashes, and
-    does so again if that folder is damaged.
+    An asset is a GGUF file. It is converted to a folder of float32 safetensors, tokenizer and
+    hashes, and again if that folder is damaged.
     """
     choices = f"{', '.join(builtin_models())}, a local folder or a name on the hub"
     if name in ASSETS:
@@ -258,7 +258,7 @@ def locate_model(name: str, say: Say = silent) -> tuple[Path, str, str]:
         folder = hub_folder(name, say)
         origin = f"https://huggingface.co/{name} at {folder.name}"
 
-    # The licence stands in the YAML header of the model card.
+    # The licence is in the YAML header of the model card.
     card, text = folder / "README.md", ""
     if card.is_file():
         with card.open(encoding="utf-8", errors="replace") as lines:
@@ -357,7 +357,7 @@ class ModelFiles:
         return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
     def check_size(self, kind: Any, config: Any) -> None:
-        """Refuse a configuration of a few bytes that would fill all memory.
+        """Refuse a small configuration whose model would fill all memory.
 
         `kind` is the class of transformers that makes the model of a `config`.
         """
@@ -395,7 +395,7 @@ class ModelFiles:
 
 
 def plain_values(data: Any, name: str = "the model") -> Any:
-    """Return a configuration without the entries that lead elsewhere, at any depth.
+    """Return a configuration without entries that refer elsewhere, at any depth.
 
     >>> plain_values({"n_layer": 2, "auto_map": {"AutoConfig": "code.C"}})
     {'n_layer': 2}

@@ -1,7 +1,7 @@
-"""On which device a run computes, in which process, with how much memory and how many threads.
+"""Which device a run computes on, in which process, with how much memory and how many threads.
 
-The one module that names devices: all other code follows the model's. Sampling of batches, noise,
-counts and the ledger stay on the processor, whatever computes the gradients.
+Only this module names devices. All other code follows the model's device. Sampling of batches,
+noise, counts and the ledger stay on the CPU, whatever computes the gradients.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ SECONDS, BETWEEN = 0.5, 1.5
 def device_of(asked: str = AUTO) -> torch.device:
     """Return the device that an option names.
 
-    "auto" is a GPU where there is one, else the processor. Of several processes each has a GPU of
-    its own, by its local rank.
+    "auto" is a GPU if there is one, else the CPU. Each of several processes has its own GPU, chosen
+    by local rank.
     """
     import torch
 
@@ -66,9 +66,9 @@ def gpus() -> int:
 
 
 def check_device(asked: str, processes: int) -> None:
-    """Refuse a device that is missing for some process of a run, before anything slow starts.
+    """Refuse a device that some process of a run lacks, before anything slow starts.
 
-    A launcher's own number of processes goes before `processes`.
+    A launcher's own number of processes overrides `processes`.
 
     Raises:
         InputError: the device is missing, or there are fewer GPUs than processes.
@@ -86,12 +86,12 @@ def check_device(asked: str, processes: int) -> None:
 
 
 def is_cpu(device: torch.device) -> bool:
-    """Return whether a device is the processor."""
+    """Return whether a device is the CPU."""
     return device.type == CPU
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Return whether a device multiplies in bfloat16 by instructions of its own.
+    """Return whether a device has its own instructions for bfloat16 products.
 
     Emulated products would be slower than those in float32.
     """
@@ -106,8 +106,8 @@ def has_bfloat16(device: torch.device) -> bool:
 def record_graph(work: Callable[[], object], device: torch.device, pool: Any = None) -> Any:
     """Record the kernels that some work starts on a GPU. `replay()` of the result repeats them.
 
-    The work must not wait for the GPU, which must have done it before: the first time allocates
-    memory. `pool` is that of an earlier recording whose results are no longer read.
+    The work must not wait for the GPU. It must have run once before, because the first run
+    allocates memory. `pool` is that of an earlier recording whose results are no longer read.
     """
     import torch
 
@@ -118,7 +118,7 @@ def record_graph(work: Callable[[], object], device: torch.device, pool: Any = N
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until a device has done all work, so that a clock may be read."""
+    """Wait until a device has finished, so that a clock may be read."""
     import torch
 
     if device.type == CUDA:
@@ -129,9 +129,9 @@ def wait_for(device: torch.device) -> None:
 
 
 def total_memory() -> int:
-    """Return how many bytes this machine, or this container of it, has: a public number.
+    """Return how many bytes of memory this machine or container has, a public number.
 
-    What is free depends on what this process holds, and so on private texts.
+    Free memory depends on what this process holds, and so on private texts.
     """
     import psutil
 
@@ -152,7 +152,7 @@ def is_out_of_memory(error: RuntimeError) -> bool:
 
 
 def give_memory_back(device: torch.device) -> None:
-    """Free what a phase of a run no longer needs, for the next phase and for other programs."""
+    """Free memory that a phase no longer needs, for the next phase and for other programs."""
     import gc
 
     import torch
@@ -167,12 +167,12 @@ def give_memory_back(device: torch.device) -> None:
 
 @contextmanager
 def on_free_cores(say: Callable[[str], object] = lambda line: None) -> Iterator[int]:
-    """Compute with no more threads than there are free cores inside the block, and yield how many.
+    """Limit threads to the number of free cores inside the block, and yield that number.
 
     All threads wait for the slowest one at each operation. Next to one busy process, two threads on
-    two cores take turns at waiting and are several times slower than one. If the first look finds
-    other work, a second one decides: the work may have been short. Each process of a group keeps
-    its threads, as the group has shared out the cores already.
+    two cores wait for each other in turn and are several times slower than one. If other work is
+    found, a second look decides, because the work may have been short. Each process of a group
+    keeps its threads, because the group has already divided the cores.
     """
     import psutil
     import torch

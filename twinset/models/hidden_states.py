@@ -1,15 +1,15 @@
 """What a language model makes of texts: hidden states, the teacher that reads them, and perplexity.
 
-The teacher is a set of linear classifiers on hidden states that know a text's labels. It holds what
-was released with noise and what was public before.
+The teacher is a set of linear classifiers on hidden states that predict a text's labels. It holds
+only numbers that were released with noise or were already public.
 
-A private computation needs each record's numbers to be its own to the bit. In a batch of any shape
-the other rows would decide how they are rounded. Three ways prevent that:
+In a private computation, each record's numbers must not depend on other records, to the bit. In a
+batch of any shape the other rows would affect their rounding. Three ways prevent that:
 
-- A processor reads the states of a record by itself.
+- A CPU reads the states of one record at a time.
 - A GPU would take as long for one record as for hundreds. There the shape of a batch follows from a
-  record's own length, filler makes up what is missing, and the device is tested: each row must be
-  read as if it were alone (`states_of_records`).
+  record's own length, filler completes the batch, and the device is tested: each row must be read
+  as if it were alone (`states_of_records`).
 - Nats per token are computed in batches whose shape follows from the text's own length.
 """
 
@@ -44,7 +44,7 @@ DEPTH = 28 / 30
 
 
 class Questions:
-    """Reads a text and, behind it, a question about each attribute.
+    """Reads a text and, after it, a question about each attribute.
 
     The states are those of a `layer`, counted from 1. None: by `DEPTH`.
     """
@@ -101,11 +101,11 @@ class Questions:
     def states_of_batch(
         self, rows: Sequence[Sequence[int]], shape: tuple[int, int] | None = None
     ) -> np.ndarray:
-        """Return the states (B, A, d) of one batch. Private records take `states_of_records`.
+        """Return the states (B, A, d) of one batch. For private records use `states_of_records`.
 
         All questions follow one another in one pass. Tokens without room before the questions are
-        not read. Filler up to a `shape` of (rows, tokens) stands behind everything that is asked,
-        and no token looks ahead so far.
+        not read. Filler up to a `shape` of (rows, tokens) comes after all questions, and no token
+        looks ahead that far.
         """
         read = [[self._start, *ids[: self._room], *self._asked] for ids in rows]
         lengths = np.array([len(ids) for ids in read])
@@ -120,7 +120,7 @@ class Questions:
 
     @torch.inference_mode()
     def hidden(self, ids: Tensor) -> Tensor:
-        """Return the hidden states (B, T, d) of tokens (B, T) in the layer that is read."""
+        """Return the hidden states (B, T, d) of tokens (B, T) in the chosen layer."""
         with self._packed.in_use() if self._packed else nullcontext():
             passed = self._model.base_model(
                 input_ids=ids.to(self.device), use_cache=False, output_hidden_states=self.layer
@@ -137,9 +137,9 @@ def states_of_records(
 ) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the number and the hidden states (A, d) float64 of each record, in any order.
 
-    A record's states depend on its tokens and on the model alone. Another record more or less
-    changes no bit of them. On a GPU this is measured with made-up tokens for each shape that is
-    used. Where it does not hold, records are read one by one.
+    A record's states depend on its tokens and on the model alone. Adding or removing another record
+    changes no bit of them. On a GPU this is measured with made-up tokens for each shape in use. If
+    it fails, records are read one by one.
     """
     if is_cpu(questions.device):
         yield from ((i, questions.states_of_batch([ids])[0]) for i, ids in enumerate(records))
@@ -206,9 +206,9 @@ class Whitening:
 
     @classmethod
     def fit(cls, reference: np.ndarray, records: int, noise_multiplier: float) -> Whitening:
-        """Take the statistics of reference states (R, d), for a teacher of so many records.
+        """Take the statistics of reference states (R, d), for a teacher of `records` records.
 
-        Each component more takes the same noise, so few records can afford few.
+        Each further component takes the same noise, so few records can afford only few components.
         """
         components = float(COMPONENTS)
         if noise_multiplier:
@@ -223,7 +223,7 @@ class Whitening:
     def __call__(self, state: np.ndarray) -> np.ndarray:
         """Return the vector (c + 1,) of one hidden state (d,).
 
-        One state at a time: products of several states would round each by the others.
+        It takes one state at a time, because products of several states would affect the rounding.
         """
         found = (state - self.mean) @ self.projection
         return np.append(found / max(float(np.linalg.norm(found)), _SLACK), CONSTANT)
@@ -256,10 +256,10 @@ class Teacher:
 
     @classmethod
     def load(cls, folder: Path, classes: Sequence[int], config: Any) -> Teacher | None:
-        """Read what `save` wrote, or return None if the folder has no teacher.
+        """Read a teacher written by `save`, or return None if the folder has none.
 
         `classes` has the number of values of each attribute, and `config` is the model's. A teacher
-        of others is a ValueError or KeyError.
+        that does not fit raises a ValueError or KeyError.
         """
         hidden, layers = config.hidden_size, config.num_hidden_layers
         if not (folder / TEACHER).is_file():
@@ -291,12 +291,12 @@ def nats_per_token(
     start: int,
     on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> Tensor:
-    """Return how many nats each token of a text costs in the mean (N,): the log of perplexity.
+    """Return the mean nats per token of each text (N,), the log of perplexity.
 
     Rows are batched with rows of their own padded length, and all batches of a length have the same
     number of rows. So all products have one shape, and a text's number depends on the text alone,
-    not by rounding on the rest of its batch. Texts are token ids, none empty, and `start` is the
-    token before each. Right padding needs no mask.
+    not through rounding on the rest of its batch. Texts are token ids, none empty, and `start` is
+    the token before each. Right padding needs no mask.
     """
     found = torch.zeros(len(texts), dtype=torch.float64)
     longest, done = context_length(model), 0

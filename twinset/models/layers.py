@@ -3,12 +3,12 @@
 Three parts, none of which changes a model's mathematics, and a check of the machine:
 
 - `fuse` swaps the slow layers of GPT-2 and of the Llama family for fused ones.
-- `PackedLinears` lays frozen weights out as the processor's library multiplies them.
+- `PackedLinears` stores frozen weights in the layout of the CPU's library.
 - `quantise_frozen` keeps frozen weights in four bits (QLoRA).
 - `batch_interference` measures, on made-up tokens, whether a unit's gradient is the same to the bit
-  whatever stands next to it in a batch (`twinset.privacy.clipping.engine` says why).
+  for any other units in its batch (`twinset.privacy.clipping.engine` says why).
 
-Trained weights are always float32, as the noise is added there. This module knows no record.
+Trained weights are always float32, because noise is added to them. This module knows no record.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ PACKED_ROWS = 128
 def choose_execution(config: RunConfig) -> tuple[torch.dtype, Execution]:
     """Return the format of a frozen model, and how steps are computed.
 
-    Products are in bfloat16 as asked, or where it is fast, and so is a frozen model under adapters.
-    If all weights are trained they stay float32 and are cast for each product (autocast).
+    Products are in bfloat16 if requested, or if it is fast. So is a frozen model under adapters.
+    If all weights are trained, they stay float32 and are cast for each product (autocast).
     """
     speed, frozen = config.speed, torch.float32
     cast: torch.dtype | None = None
@@ -60,8 +60,8 @@ def choose_execution(config: RunConfig) -> tuple[torch.dtype, Execution]:
 def copy_in(model: Any, dtype: torch.dtype) -> Any:
     """Return a copy of a model in a number format.
 
-    Tensors that have the format already are shared, so weights must not be changed in place.
-    Weights are cast one by one: to copy all of them first would need as much memory again.
+    Tensors that already have the format are shared, so weights must not be changed in place.
+    Weights are cast one by one, because copying all of them first would double the memory.
     """
     cast = {id(p): nn.Parameter(p.detach().to(dtype), p.requires_grad) for p in model.parameters()}
     return deepcopy(model, cast).to(dtype)  # `.to` casts the buffers
@@ -95,13 +95,13 @@ def is_batch_invariant(
 def batch_interference(
     engine: ClippingEngine, vocabulary: int, shapes: Sequence[BatchShape]
 ) -> float:
-    """Return the largest change of a unit's gradient by others, over C; 0 means not by a bit.
+    """Return the largest change of a unit's gradient by others, over C. 0 means not by a bit.
 
-    The units are made up. Each shape is computed twice. The second time the units stand elsewhere,
-    a third of them are others, and a third filler. Where memory is short, a shape is what a run
-    then makes of it: half the units.
+    The units are made up. Each shape is computed twice. The second time the units are in other
+    places, a third of them are others, and a third filler. If memory is short, a shape is reduced
+    as a run would do it: to half the units.
 
-    The engine is over the model as it is to be trained. Its sums are left at zero. `vocabulary` is
+    The engine is over the model as it will be trained. Its sums are left at zero. `vocabulary` is
     the number of token ids.
     """
     generator, found = torch.Generator().manual_seed(0), [0.0]
@@ -146,9 +146,9 @@ def batch_interference(
 def fuse(model: Any) -> Any:
     """Swap layers for fused ones in place, choose the attention kernel, and return the model.
 
-    On a processor with fast bfloat16 products, three quarters of a step were spent outside them: in
-    normalisation, rotation, activations and attention written as chains of elementwise operations,
-    with casts to float32 and back. Layers of the Llama family and GPT-2's activation are swapped.
+    On a CPU with fast bfloat16 products, three quarters of a step were spent outside them: in
+    normalisation, rotation, activations and attention as chains of elementwise operations, with
+    casts to float32 and back. Layers of the Llama family and GPT-2's activation are swapped.
     Parameters keep their names.
     """
     from transformers.activations import NewGELUActivation
@@ -167,8 +167,8 @@ def fuse(model: Any) -> Any:
             if type(child) is NewGELUActivation:
                 setattr(module, name, nn.GELU(approximate="tanh"))
     if model.dtype is torch.bfloat16 and is_cpu(model.device):
-        # Flash attention on a CPU is slow here: 31 ms against 6 ms forward and backward for 32 rows
-        # of 48 tokens, nine heads; even at 256 tokens.
+        # Flash attention on a CPU is slow here, even at 256 tokens. For 32 rows of 48 tokens and
+        # nine heads, forward and backward pass take 31 ms instead of 6.
         model.set_attn_implementation("eager")
     return model
 
@@ -199,7 +199,7 @@ class _RmsNorm(Function):
 
 
 def normalise(norm: Any, x: Tensor) -> Tensor:
-    """Do what Llama's normalisation does, in one operation."""
+    """Llama's normalisation, in one operation."""
     y: Tensor = _RmsNorm.apply(x, norm.weight, norm.variance_epsilon)
     return y
 
@@ -233,10 +233,10 @@ def attend(
     past_key_values: Any = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of (B, T, D) to itself and to what is cached. G query heads share keys and values.
+    """Attention of (B, T, D) to itself and to the cache. G query heads share keys and values.
 
-    The query heads of a group are stacked below one another. So a product with their keys is one of
-    (G·T, d) with (d, W) for each of H groups, and nothing is copied G times.
+    The query heads of a group are stacked. So a product with their keys is one of (G·T, d) with
+    (d, W) for each of H groups, and nothing is copied G times.
     """
     batch, tokens, _ = hidden_states.shape
     size = layer.head_dim
@@ -272,12 +272,12 @@ def attend(
 
 
 class PackedLinears:
-    """Copies of a model's weights, laid out as the processor's library multiplies them.
+    """Copies of a model's weights, in the layout of the CPU's matrix library.
 
-    Without them the library lays each weight out anew for every product: 57 MB a token for the
+    Without them the library converts each weight for every product: 57 MB per token for the
     vocabulary of SmolLM2, a quarter of the time of 64 rows. The products are the same bit for bit.
-    Bfloat16 layers on a processor that multiplies in bfloat16 are packed. Their weights must not
-    change while the copies are in use.
+    Bfloat16 layers on a CPU that multiplies in bfloat16 are packed. Their weights must not change
+    while the copies are in use.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -289,7 +289,7 @@ class PackedLinears:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Have the model multiply by the copies, inside the block alone."""
+        """Let the model multiply by the copies inside the block only."""
         for layer, forward in self._forward.items():
             layer.forward = forward
         try:
@@ -300,7 +300,7 @@ class PackedLinears:
 
 
 def packable_layers(model: nn.Module) -> list[nn.Linear]:
-    """Return the linear layers that the processor's library can lay out."""
+    """Return the linear layers that the CPU's library can convert."""
     if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
         return []
     linear = [module for module in model.modules() if type(module) is nn.Linear]
@@ -316,10 +316,9 @@ class Nf4Linear(nn.Module):
 
     Each product is that of an ordinary layer with the weights that the four bits represent. They
     are restored in the forward and in the backward pass, and dropped. bitsandbytes has faster
-    products. Their arithmetic depends on how many rows come together and on whether they ask for
-    gradients, and a record's gradient must not. So only its number format is used, and not
-    LLM.int8, whose outlier columns are chosen by the whole batch. Source: Dettmers et al. 2023,
-    "QLoRA", section 3.
+    products. But their arithmetic depends on the number of rows and on whether they need gradients,
+    and a record's gradient must not. So only its number format is used, and not LLM.int8, whose
+    outlier columns are chosen by the whole batch. Source: Dettmers et al. 2023, "QLoRA", section 3.
     """
 
     codes: Tensor
@@ -349,7 +348,7 @@ class Nf4Linear(nn.Module):
 
 
 class _Nf4Product(Function):
-    """x Wᵀ that keeps neither x nor W for the way back: W is frozen and restored from its codes."""
+    """x Wᵀ that keeps neither x nor W for the backward pass: W is frozen and restored."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: Nf4Linear) -> Tensor:
@@ -364,9 +363,9 @@ class _Nf4Product(Function):
 
 @no_fetched_code()
 def quantise_frozen(model: Any) -> Any:
-    """Swap each frozen linear layer but the output's for one in four bits, in place.
+    """Swap each frozen linear layer except the output layer for one in four bits, in place.
 
-    The model has adapters, so that it is known which weights are trained.
+    The model must have its adapters already, which decide the trained weights.
     """
     head = model.get_output_embeddings()
     for parent in list(model.modules()):

@@ -17,8 +17,8 @@ SMALLEST_VOCABULARY = 257  # all bytes and the end of text
 class PretrainConfig(Checked):
     """What is trained, on which text, and how fast.
 
-    For prompts, shares and licences see `corpus.read_corpus`. Texts that are kept out do not make
-    epochs shorter: the rest is read for longer.
+    For prompts, shares and licences see `corpus.read_corpus`. Left-out texts do not shorten epochs:
+    the remaining text is read for longer.
     """
 
     base_model: str | None = setting(None, "Model to train further. Omitted: train from scratch.")

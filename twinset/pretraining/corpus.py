@@ -1,9 +1,9 @@
-"""Public text to learn from: files and folders of documents, each once, with where they came from.
+"""Public text to learn from: files and folders of documents, each once, with their sources.
 
 A document is a cell of a table's text column, or a paragraph of a text file (between blank lines).
 The corpus is held in memory. This module knows no token and no model.
 
-Decontamination keeps texts out that will be private, or will be tested on. It guarantees no
+Decontamination leaves out texts that will be private or used as test data. It guarantees no
 privacy: what is left out depends on the guarded files. If these are private, that choice is private
 as well, and no ε covers it. Only the names of the guarded files are published.
 """
@@ -32,13 +32,13 @@ from twinset.table.templates import fill, placeholders
 TEXT_ENDINGS = (".txt", ".txt.gz", ".md")
 SHARES = Bounds(1e-6, 1)
 # A document's hash decides three things, each by digits of its own:
-VALIDATION = 100  # one document in so many is held out,
-PROMPTED = 2  # one in so many is written behind its file's prompt,
-TAKEN = 10**6  # and the share of a file that is read is counted in so many parts.
+VALIDATION = 100  # one document in 100 is held out,
+PROMPTED = 2  # one in 2 is written after its file's prompt,
+TAKEN = 10**6  # and the share of a file that is read is counted in millionths.
 # A document is contaminated if it shares a run of 13 words with a guarded text, the length of Brown
 # et al. 2020, "Language Models are Few-Shot Learners", appendix C. Whole shorter texts count too.
 RUN = 13
-SHORTEST = 6  # words; anyone may write a shorter text
+SHORTEST = 6  # words (anyone may write a shorter text)
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,10 +51,10 @@ class Corpus:
     repeated: int  # documents that were left out because they occur again
 
     def split(self, clean: np.ndarray | None = None) -> tuple[list[str], list[str], list[str]]:
-        """Return documents to train on, held-out documents, and documents that are left out.
+        """Return training documents, held-out documents, and documents that are left out.
 
-        Those that are not `clean` (D,) are not trained on. Held-out ones stay even so. The figures
-        measured there then follow from the model and from public text, and not from which documents
+        Documents that are not `clean` (D,) are not used for training, but may be held out. So the
+        figures measured there depend on the model and on public text only, not on which documents
         are guarded.
 
         Raises:
@@ -82,11 +82,11 @@ def read_corpus(
     shares: Mapping[str, float] | None = None,
     licences: Mapping[str, str] | None = None,
 ) -> Corpus:
-    """Read files, and all files that folders hold. A text that occurs again is left out.
+    """Read files, and all files in folders. A repeated text is left out.
 
-    Half of the documents of tables that have a prompt's columns are written behind it, as in
-    fine-tuning. `START=PROMPT` is for files whose names begin with START. Shares and licences are
-    by the beginning of a file's name too, and a hash of the text decides whether it is read.
+    If a table has a prompt's columns, half of its documents are written after the prompt, as in
+    fine-tuning. `START=PROMPT` is for files whose names begin with START. Shares and licences also
+    go by the beginning of a file's name. A hash of the text decides whether it is read.
 
     Raises:
         InputError: a path is missing, a file cannot be read, or a share or a prompt fits no file.
@@ -175,7 +175,7 @@ def is_text(path: Path) -> bool:
 
 
 def paragraphs(file: Path) -> list[str]:
-    """Return what stands between blank lines of a text file.
+    """Return the parts of a text file between blank lines.
 
     Raises:
         InputError: the file cannot be read, or is not UTF-8.
@@ -198,8 +198,8 @@ def paragraphs(file: Path) -> list[str]:
 def find_clean(documents: Sequence[str], files: Sequence[Path]) -> np.ndarray:
     """Return which documents share nothing with guarded files: (D,) bool.
 
-    Every cell of text in a table is guarded. A corpus may be cut where a guarded text is not, so
-    its lines are guarded one by one as well.
+    Every cell of text in a table is guarded. A corpus may be cut at other places than a guarded
+    text, so the text's lines are also guarded one by one.
 
     Raises:
         InputError: a file cannot be read.

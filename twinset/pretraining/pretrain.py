@@ -1,8 +1,8 @@
 """From files of public text to a base model: corpus → tokenizer → blocks → Trainer → folder.
 
-Knows nothing of privacy: everything that is named here must be public. `transformers.Trainer`
-trains, on one process or several, and keeps checkpoints. Until all steps are done, the folder of
-the model has a part `training/` from which the same command resumes.
+This module knows nothing of privacy: all its inputs must be public. `transformers.Trainer` trains,
+in one process or several, and keeps checkpoints. Until all steps are done, the model's folder has a
+subfolder `training/`, from which the same command resumes.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ BESIDE = ("text", "licences", "licence", "decontaminate", "max_minutes")
 def pretrain(
     corpus: Sequence[Path], output: Path, config: PretrainConfig, command: str, progress: Progress
 ) -> dict[str, Any]:
-    """Train a base model on public text, or resume, and return what is known about it.
+    """Train a base model on public text, or resume, and return its facts.
 
     The folder gets the model with its tokenizer (or the factors of an adapter), `README.md` with
-    the card, `pretraining.json` with the facts that are returned, and `log.jsonl` with the curve.
-    `command` is the line that made it, for the card. It must hold no folder of this machine.
+    the card, `pretraining.json` with the returned facts, and `log.jsonl` with the curve. `command`
+    is the command line for the card. It must not name a folder of this machine.
 
     Raises:
         InputError: a file cannot be read, the folder holds something else or a model of other
-            options or another corpus, the base was made from private records, training diverged,
-            or the disk is full.
+            options or another corpus, or the base was made from private records. Or training
+            diverged, or the disk is full.
     """
     work, base, is_new = output / "training", config.base_model, not output.exists()
     if base is not None:
@@ -113,7 +113,7 @@ def train_base(
     command: str,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Do what `pretrain` says, once it is known that the folder may be written."""
+    """Do the work of `pretrain`, once the folder is known to be writable."""
     state, base = PartialState(cpu=is_cpu(device_of())), config.base_model
     with state.main_process_first():  # the other processes read the tokenizer that it has written
         # 1. Read the corpus, and find what must not be trained on.
@@ -149,7 +149,7 @@ def train_base(
                 "documents": len(corpus.documents),
                 "bytes": size_of(corpus.documents),
                 "dropped": {"the same text again": corpus.repeated},
-                "counted_before_decontamination": True,  # older models state what was left
+                "counted_before_decontamination": True,  # older models count the rest
             },
             "decontaminated": [file.name for file in config.decontaminate],
             "versions": versions(LIBRARIES),
@@ -253,7 +253,7 @@ def train_base(
 def make_model(
     config: PretrainConfig, documents: Sequence[str], folder: Path, progress: Progress
 ) -> tuple[Any, Any, Adapter | None]:
-    """Return the model before the first step, its tokenizer, and what its adapters are."""
+    """Return the model before the first step, its tokenizer, and its adapters."""
     with torch.random.fork_rng():
         torch.manual_seed(config.seed)
         if config.base_model is None:
@@ -297,13 +297,13 @@ def make_model(
 
 
 def is_low(config: PretrainConfig) -> bool:
-    """Return whether products are in bfloat16: as asked, or where the device is fast in it."""
+    """Return whether products are in bfloat16: if requested, or if the device is fast in it."""
     automatic = config.precision == "auto" and has_bfloat16(device_of())
     return automatic or config.precision == "bfloat16"
 
 
 def encode_documents(documents: Sequence[str], tokenizer: Any) -> np.ndarray:
-    """Return the tokens (N,) int32 of shuffled documents, each behind an end of text."""
+    """Return the tokens (N,) int32 of shuffled documents, each after an end of text."""
     order = np.random.default_rng(0).permutation(len(documents))
     parts = [np.empty(0, dtype=np.int32)]
     for start in range(0, len(order), DOCUMENTS_AT_ONCE):
@@ -316,7 +316,7 @@ def encode_documents(documents: Sequence[str], tokenizer: Any) -> np.ndarray:
 def pack_blocks(tokens: np.ndarray, context: int) -> np.ndarray:
     """Return tokens as blocks. Each begins with the last token of the one before it.
 
-    So every token but the first is predicted once. What does not fill a block is left over.
+    So every token except the first is predicted once. An incomplete last block is dropped.
 
     >>> pack_blocks(np.arange(8), 4)
     array([[0, 1, 2, 3],
@@ -372,7 +372,7 @@ def make_arguments(
 
 
 class _Watch(TrainerCallback):
-    """Reports steps and bits per byte, stops and saves by the clock, and ends what diverges."""
+    """Reports steps and bits per byte, stops and saves by the clock, and ends a diverging run."""
 
     def __init__(
         self, config: PretrainConfig, steps: int, bits_of_nats: float, progress: Progress

@@ -1,1 +1,1 @@
-"""What is handed over: the twin, its card and its ledger; and the check of them."""
+"""What is handed over: the twin, its card and its ledger. Also the check of them."""

@@ -1,8 +1,9 @@
-"""The cards of what is handed over: a twin's, and a model's. A YAML header, then Markdown.
+"""The cards of a twin and of a model: a YAML header, then Markdown.
 
 Everything on a card follows from the ledger, the schema, the options and the twin itself. No
-private record and no file of the user's comes here. Whatever a user may have named goes through
-`plain` or `code` in Markdown and is escaped in HTML. It can add no mark-up, link or new line.
+private record and no file of the user's comes here. All names that a user may have chosen go
+through `plain` or `code` in Markdown and are escaped in HTML. They can add no mark-up, link or new
+line.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def one_line(value: object) -> str:
 
 
 def plain(value: object) -> str:
-    r"""Return Markdown that shows a value's characters and gives them no meaning.
+    r"""Return Markdown that shows a value's characters without any special meaning.
 
     >>> plain("<b> *x* | [y](z)")
     '\\<b\\> \\*x\\* \\| \\[y\\](z)'
@@ -68,7 +69,7 @@ def plain(value: object) -> str:
 
 
 def code(value: object) -> str:
-    r"""Return a value as a Markdown code span, whatever backticks and blanks it holds.
+    r"""Return a value as a Markdown code span, whatever backticks and blanks it has.
 
     >>> code("fresh"), code("a`b"), code(" ")
     ('`fresh`', '`` a`b ``', '`" "`')
@@ -143,7 +144,7 @@ _READERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def stated_numbers(ledger: Mapping[str, Any], claim: Guarantee, rows: int) -> dict[str, Any]:
-    """Return what the card's header says under `privacy`. `verify` compares it."""
+    """Return the values under `privacy` in the card's header. `verify` compares them."""
     plain_values = json.dumps(ledger, sort_keys=True).encode()  # in whatever order its fields are
     return {
         "epsilon": claim.epsilon,
@@ -162,9 +163,9 @@ MOST_DEPTH = 20  # of nested values. Ours have 3.
 def read_header(card: str) -> dict[str, Any]:
     """Return the YAML header of a card as plain values.
 
-    Anchors, aliases, merges and tags are refused: a few lines of them can stand for billions of
-    values, or for other things than values. Depth is limited because the parser's time grows with
-    its square.
+    Anchors, aliases, merges and tags are refused, because a few lines of them can expand to
+    billions of values, or to other things than values. Depth is limited because the parser's time
+    grows with its square.
 
     Raises:
         ValueError: there is no header, or it is not a YAML mapping of plain values.
@@ -212,14 +213,14 @@ class TwinDescription:
     """How a twin was made, as far as the ledger does not say it. All of it is public.
 
     Args:
-        base_model: what the base model is called. No path of this machine.
+        base_model: name of the base model. No path of this machine.
         template: the prompts.
         schema: the table's columns and label values.
         sampling: how rows were drawn.
         title: the card's. The private file's name never becomes the title unless the user says so.
         licence: of the twin, as a hub identifier.
         base_origin: where the base model came from. No path of this machine.
-        redrawn: how many texts were drawn again, as `RowGroups.redrawn` says. Empty if unknown.
+        redrawn: how many texts were drawn again, from `RowGroups.redrawn`. Empty if unknown.
     """
 
     base_model: str
@@ -257,7 +258,7 @@ def render_card(
 
     Args:
         description: how the twin was made.
-        ledger: what was spent on the model that wrote it.
+        ledger: the spending of the model that wrote it.
         format: of the twin's file, an ending of `FORMATS` without its dot.
         rows: number of the twin's rows.
         label_rows: number of rows of every label combination.
@@ -370,9 +371,9 @@ def render_model_card(base_name: str, base_origin: str, ledger: Ledger) -> str:
     """Return the card of a model folder as one text: YAML header and Markdown.
 
     Args:
-        base_name: what the base model is called; "" if nobody said.
+        base_name: name of the base model, or "" if unknown.
         base_origin: where it came from.
-        ledger: what training spent.
+        ledger: the spending of the training.
     """
     claim = guarantee(ledger)
     text: str = template("model_card.md.jinja").render(

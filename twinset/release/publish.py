@@ -1,4 +1,4 @@
-"""The shared files beside the file a user named: FILE, STEM.README.md and STEM.privacy.json.
+"""The shared files next to the file a user named: FILE, STEM.README.md and STEM.privacy.json.
 
 Knows names and atomic replacement. Does not know how the twin was made.
 """
@@ -17,7 +17,7 @@ from twinset.release.share import LEDGER, PRIVACY
 
 
 def beside(output: Path) -> tuple[Path, Path]:
-    """Return where the card and the ledger of an output file stand.
+    """Return the paths of the card and the ledger of an output file.
 
     >>> [path.name for path in beside(Path("out/twin.parquet"))]
     ['twin.README.md', 'twin.privacy.json']
@@ -31,11 +31,11 @@ def beside(output: Path) -> tuple[Path, Path]:
 def check_output(output: Path, overwrite: bool = False, is_same: bool = False) -> None:
     """Refuse an output file that `publish` could not write. Call it before any training.
 
-    Files that stand there may be replaced if they are the same already (`is_same`).
+    Existing files may be replaced if they are the same already (`is_same`).
 
     Raises:
         InputError: its folder is missing, not writable or part of a run, or one of the three files
-            exists. With `overwrite`: what exists is not a twin.
+            exists. With `overwrite`: the existing file is not a twin.
     """
     folder = output.parent
     if any((folder / name).exists() for name in (PRIVACY, LEDGER)):
@@ -55,9 +55,9 @@ def check_output(output: Path, overwrite: bool = False, is_same: bool = False) -
 
 
 def publish(share: Path, output: Path, overwrite: bool = False) -> None:
-    """Copy the shared files beside the user's other files: all three of them, or none.
+    """Copy the shared files next to the user's other files: all three of them, or none.
 
-    Files that stand there and are the same already, from a run that was stopped, are replaced.
+    Existing files that are the same already, from a run that was stopped, are replaced.
 
     Args:
         share: the finished run's `share/`, with one `twin.*`, `README.md` and `privacy.json`.
@@ -65,7 +65,7 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
         overwrite: whether other files of these names may be replaced.
 
     Raises:
-        InputError: as `check_output`, or the disk is full. Files that stood there still do.
+        InputError: as `check_output`, or the disk is full. Existing files stay.
     """
     (twin,), (card, privacy) = share.glob("twin.*"), beside(output)
     pairs = [(twin, output), (share / CARD, card), (share / PRIVACY, privacy)]
@@ -87,7 +87,7 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
                 if target.exists():
                     os.replace(target, old / target.name)
                 os.replace(new / target.name, target)
-        except BaseException:  # take back what was done, after Ctrl-C too
+        except BaseException:  # undo, after Ctrl-C too
             for _, target in pairs:
                 if not (new / target.name).exists():
                     target.unlink(missing_ok=True)

@@ -3,8 +3,8 @@
 Everything written here follows from the twin, the ledger and public choices. No private record, no
 exact figure computed from one, no path and no file name comes here. `privacy.json` names the other
 files by their roles, so they may be renamed together (see `publish`). The page shows the guarantee,
-the ledger, and counts of the twin's own rows. Measurements on private or held-out rows stand in the
-owner's report alone, which `evaluation` writes.
+the ledger, and counts of the twin's own rows. Measurements on private or held-out rows are only in
+the owner's report, which `evaluation` writes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROWS, LETTERS, BARS = 20, 700, 10  # of the page: rows, letters of each, bars of
 
 @dataclass(frozen=True)
 class SharePaths:
-    """Where the shared files stand: the twin, its card, its guarantee, and a page to look at."""
+    """The paths of the shared files: the twin, its card, its guarantee, and a page to look at."""
 
     twin: Path
     card: Path
@@ -53,12 +53,12 @@ def write_share(
     format: str = "parquet",
     guard_formulas: bool = True,
 ) -> SharePaths:
-    """Write the twin, its card, its page and its `privacy.json` into a folder that exists.
+    """Write the twin, its card, its page and its `privacy.json` into an existing folder.
 
     Args:
         folder: the run's `share/`.
-        frame: the twin. Its columns are those of the schema, and no other.
-        ledger: what was spent on the model that wrote it.
+        frame: the twin. Its columns are exactly those of the schema.
+        ledger: the spending of the model that wrote it.
         description: how it was made, for the card.
         format: an ending of `FORMATS` without its dot, such as "parquet", "csv" or "jsonl.gz".
         guard_formulas: see `write_frame`.
@@ -111,19 +111,19 @@ def write_share(
 
 
 def claim_to_dict(claim: Guarantee) -> dict[str, Any]:
-    """Return a guarantee as plain values, as JSON gives them back."""
+    """Return a guarantee as plain values, as read back from JSON."""
     return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(claim).items()}
 
 
 def statement_text(statement: Any) -> str:
-    """Return the one text that `privacy.json` has for these values."""
+    """Return the exact text of `privacy.json` for these values."""
     return json.dumps(statement, indent=2, ensure_ascii=False) + "\n"
 
 
 def render_share_page(
     title: str, base_model: str, frame: pd.DataFrame, schema: Schema, ledger: Ledger
 ) -> str:
-    """Return the page as one text. It fetches nothing and runs nothing."""
+    """Return the page as one text. It loads nothing and runs nothing."""
     claim = guarantee(ledger)
     budget = None  # ε and δ in digits, rounded up
     if claim.epsilon is not None and claim.delta is not None:
@@ -172,7 +172,7 @@ def check_file_format(path: Path) -> None:
     """Refuse a ledger or `privacy.json` of another format. Its reader finds any other fault.
 
     Raises:
-        InputError: it is. The line names both formats and the remedy.
+        InputError: it is. The message names both formats and the remedy.
     """
     try:
         stated = json.loads(read_text(path))["format_version"]

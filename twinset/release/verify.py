@@ -1,6 +1,6 @@
 """Checks a shared twin against its own ledger, without the model and the private data.
 
-ε is computed again from the ledger's events. Nothing the files claim about it is believed.
+ε is computed again from the ledger's events. Claims about it in the files are not believed.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ CANNOT_SHOW = (
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """What a successful verification found.
+    """The findings of a successful verification.
 
     Args:
-        guarantee: what holds, computed again from the events.
+        guarantee: the guarantee, computed again from the events.
         rows: number of the twin's rows.
         witness: ε of the same events by Opacus' PRV accountant, which shares no code with ours.
-            None where nothing is guaranteed, or it does not cover the numbers.
+            None if nothing is guaranteed, or if it does not cover the numbers.
         checked: what was checked, one line each.
         cannot_show: what no such check can show, one line each.
     """
@@ -65,7 +65,7 @@ class VerificationReport:
 
 
 def verify(path: str | Path) -> VerificationReport:
-    """Check a run folder, its `share/`, or a twin with its two companions beside it.
+    """Check a run folder, its `share/`, or a twin with its two companions next to it.
 
     Raises:
         InputError: a file is missing, cannot be read, or has another format.
@@ -112,7 +112,7 @@ def verify(path: str | Path) -> VerificationReport:
         same = list(frame.columns) == twin["columns"]
         _expect(same, twin_file, "has other columns than stated")
 
-        # 4. A model beside it must be whole, and of the same ledger: of the same base model, too.
+        # 4. A model next to it must be whole, with the same ledger and the same base model.
         home = privacy.resolve().parent
         model = home.parent / "model"
         has_model = home.name == "share" and (model / LEDGER).is_file()
@@ -171,9 +171,10 @@ def _check_digest(path: Path, stated: Any) -> None:
 
 
 def _read_statement(path: Path) -> dict[str, Any]:
-    """Read `privacy.json`, which must be, byte for byte, what `write_share` writes.
+    """Read `privacy.json`, which must be byte for byte the output of `write_share`.
 
-    Then every reader understands the file as this one does: duplicate keys, for one, are refused.
+    Then every reader understands the file as this one does. Duplicate keys, for example, are
+    refused.
     """
     text = _read(path)
     try:
@@ -208,7 +209,7 @@ def _check_guarantee(
 ) -> tuple[Guarantee, float | None, float | None, str]:
     """Compare a guarantee with that of the ledger, and its ε with an independent accountant's.
 
-    Nobody should have to trust one implementation of a privacy accountant. Both approximate the
+    A single implementation of a privacy accountant need not be trusted. Both approximate the
     same composition. A difference above `WITNESS_TOLERANCE` means that one of them is wrong.
 
     Returns:

@@ -17,19 +17,19 @@ from twinset.table.schema import Combination, Schema, plain, read_line, written_
 ROWS_COLUMN = "rows"
 LONGEST_NUMBER = 12  # digits
 MOST_LISTED = 20  # labels in a message
-FEWEST_ROWS = 3000  # where nobody says how many
+FEWEST_ROWS = 3000  # by default
 
 
 @dataclass(frozen=True)
 class RowsRequest:
-    """How many rows the twin gets, by at most one of three options. None of them: `usual_rows`."""
+    """How many rows the twin gets, by at most one of three options. Without any: `usual_rows`."""
 
     rows: int | None = None  # in all, in the proportions of the noisy label counts
     per_label: tuple[str, ...] = ()  # "500", or "positive=500" for each label wanted
     plan_file: str | None = None  # a table of label columns and a column `rows`
 
     def __post_init__(self) -> None:
-        """Refuse two answers to one question."""
+        """Refuse more than one of the three options."""
         if (self.rows is not None) + bool(self.per_label) + (self.plan_file is not None) > 1:
             raise InputError("give one of `rows`, `rows_per_label` and `plan_file`, not several")
         if self.rows is not None:
@@ -37,9 +37,9 @@ class RowsRequest:
 
 
 def usual_rows(records: int) -> int:
-    """Return how many rows a twin of so many records, a public number, has if nobody says.
+    """Return the default number of rows for a twin of `records`, which is a public number.
 
-    They cost time alone, and a classifier learns more from more of them (tuning.md).
+    More rows only cost time, and a classifier learns more from them (tuning.md).
 
     >>> usual_rows(50), usual_rows(5000)
     (3000, 10000)
@@ -48,15 +48,15 @@ def usual_rows(records: int) -> int:
 
 
 def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | None:
-    """Return the rows that were asked for label by label. None: share them out in proportion.
+    """Return the rows requested for each label, or None to share them out in proportion.
 
     `per_label` is "500" for each combination, or "positive=500", "positive,dvd=500". A value with a
-    comma stands in double quotes, as in CSV, if it could be two. `plan_file` has the attributes'
-    columns and a column `rows`.
+    comma is put in double quotes, as in CSV, if it could be read as two. `plan_file` has the
+    attributes' columns and a column `rows`.
 
     Raises:
-        InputError: the table has no such label, a number is none, a column is missing, or no row
-            is asked for.
+        InputError: the table has no such label, a number is invalid, a column is missing, or no
+            row is requested.
     """
     asked: list[tuple[Combination, object, str]] = []  # labels, their number, and where it stands
     known, each, path = schema.spelled, request.per_label, request.plan_file
@@ -112,7 +112,7 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
 
 
 def proportional(label_counts: Mapping[Combination, float], rows: int) -> dict[Combination, int]:
-    """Share `rows` out in the proportions of the noisy label counts; the total is exact."""
+    """Share out exactly `rows` rows in proportion to the noisy label counts."""
     check_number("`rows`", rows, ROWS, is_whole=True)
     shares = proportional_rows(list(label_counts.values()), rows)
     return dict(zip(label_counts, shares, strict=True))

@@ -1,8 +1,8 @@
-"""Prompts → token ids: a batch whose finished rows leave, and whose free places take new rows.
+"""Prompts → token ids, in a batch where new rows take the places of finished ones.
 
-Knows nothing of labels, texts or privacy. A prompt is read once, and its keys and values are copied
-to every row that continues it. Rows then advance together, one token at a time. Each row has its
-own position and sees nothing but itself.
+This module knows nothing of labels, texts or privacy. A prompt is read once, and its keys and
+values are copied to every row that continues it. Rows then advance together, one token at a time.
+Each row has its own position and sees only itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ States = list[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True)
 class Ending:
-    """Where a row ends, beside its end token and the longest row."""
+    """Where a row may end, in addition to its end token and the longest row."""
 
     least: int  # tokens before which it does not end
     most: int  # tokens with which it ends at the latest
@@ -80,7 +80,7 @@ def decode(
             ended. All have the same number of prompts.
         end: id of the end-of-text token.
         max_new_tokens: longest row.
-        config: at most `batch_size` rows are written at once, and no more than memory has room for.
+        config: at most `batch_size` rows are written at once, and fewer if memory is short.
         generator: source of the draws.
         packed: the model's weights, from a caller who decodes several times.
     """
@@ -96,10 +96,10 @@ def decode(
 def check_decoding(
     model: Any, prompts: Mapping[Combination, list[int]], config: SamplingConfig
 ) -> None:
-    """Draw two tokens from a base model, to refuse before training what would fail after it.
+    """Draw two tokens from a base model, to detect before training what would fail after it.
 
     Raises:
-        InputError: nothing can be drawn from this model, or with these settings.
+        InputError: this model cannot draw tokens with these settings.
     """
     config = replace(config, batch_size=1)
     asked = tuple(tuple(prompt) for prompt in prompts.values())[:2]
@@ -122,17 +122,17 @@ def check_decoding(
 
 
 def attention_span(model: Any) -> int:
-    """Return the most tokens that a row may have, prompt included.
+    """Return the maximum number of tokens of a row, prompt included.
 
-    If layers look back over a window only, it is the window: rows are masked as if all layers saw
-    everything.
+    If some layers only attend to a window, it is that window, because the masks assume that all
+    layers see everything.
     """
     windows = (getattr(model.config, name, None) for name in WINDOWS)
     return min([context_length(model), *(int(w) for w in windows if w)])
 
 
 def rounded(number: int, step: int) -> int:
-    """Return the next multiple of a step.
+    """Round a number up to a multiple of a step.
 
     >>> rounded(1, 8), rounded(16, 8)
     (8, 16)
@@ -144,7 +144,7 @@ def rounded(number: int, step: int) -> int:
 
 
 class _Batch:
-    """The rows being written. Row i has the slots i·K … i·K + K - 1, K = prompts of a row."""
+    """The rows being written. Row i has the slots i·K … i·K + K - 1, with K prompts per row."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class _Batch:
         )
 
     def logits(self) -> tuple[Tensor, Tensor | None]:
-        """(R, V) for the next token of each row, and under guidance those of the wrong prompt."""
+        """(R, V) for the next token of each row, and with guidance also for the wrong prompt."""
         reads = [read for row in self.rows for read in row.reads]  # (R·K)
         used = len(reads)
         # A recording has one number of slots.
@@ -211,7 +211,7 @@ class _Batch:
     def write_token(
         self, waiting: deque[Request], generator: torch.Generator, end: int, longest: int
     ) -> list[Request]:
-        """Take waiting rows in, and append one token to each row. Return those that have ended."""
+        """Admit waiting rows, and append one token to each row. Return those that have ended."""
         while waiting and len(self.rows) < self._most:
             row, place = waiting.popleft(), len(self.rows)
             prompts = row.prompts[: self._per_row]
@@ -254,14 +254,14 @@ class _Batch:
 class SlotCache(Cache):
     """Keys and values of all rows, kept from token to token: (slots, H, columns, d) of each layer.
 
-    A slot holds one row from column 0 on, so a column is a position. The slots in use come first:
-    they are a slice and no copy. All columns are read, because a product with some of them would
-    copy these first, at every token. Knows nothing of tokens, prompts or masks.
+    A slot holds one row from column 0 on, so a column is a position. The slots in use come first,
+    so they are a slice and no copy. All columns are read, because a product with some of them would
+    copy these first at every token. This class knows nothing of tokens, prompts or masks.
 
     Args:
         like: the states of any prompt, for their shapes.
         slots: number of slots.
-        most: columns that memory is taken for at once. What grew piece by piece would leave holes.
+        most: columns to allocate at once. Growing piece by piece would fragment memory.
         together: the number of columns is a multiple of this. On a GPU each has its recording.
 
     Attributes:
@@ -285,7 +285,7 @@ class SlotCache(Cache):
         self.fit(1)
 
     def fit(self, tokens: int) -> None:
-        """Have columns for rows of this many tokens, and not many more. Others are lost."""
+        """Provide columns for rows of this many tokens and not many more. The rest is dropped."""
         columns = rounded(tokens, self._together)
         if columns <= self.columns <= columns + UNUSED:
             return
@@ -304,7 +304,7 @@ class SlotCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Write one token a slot, (used, H, 1, d), and return what is read then."""
+        """Write one token per slot, (used, H, 1, d), and return all that is read next."""
         kept = self.kept[layer_idx]
         places = self.places[kept[0].shape[1]]
         for whole, new in zip(kept, (key_states, value_states), strict=True):
@@ -318,7 +318,7 @@ class SlotCache(Cache):
         return self.columns, 0
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return how many columns were written before."""
+        """Return how many columns are already written."""
         return self.columns - 1
 
     def put(self, slot: int, states: States, length: int) -> None:
@@ -330,7 +330,7 @@ class SlotCache(Cache):
                 whole[slot, :, :length] = new[0, :, :length]
 
     def move(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` tokens of one slot over another's."""
+        """Copy the first `length` tokens of one slot over those of another."""
         for kept in self.kept:
             for whole in kept:
                 whole[target, :, :length] = whole[source, :, :length]
@@ -341,7 +341,7 @@ class SlotCache(Cache):
 
 @dataclass
 class Recording:
-    """One step as a GPU recorded it (a CUDA graph)."""
+    """One step as recorded by a GPU (a CUDA graph)."""
 
     ids: Tensor  # (S, 1) that it reads
     at: Tensor  # (S, 1) their positions
@@ -352,12 +352,12 @@ class Recording:
 class TokenStep:
     """One forward pass over all rows that are being written: tokens and positions → logits.
 
-    A step is a thousand small kernels, and the processor takes ten times as long to start them as
-    the GPU to run them: in SmolLM2-135M 44 ms a token instead of 4 (gpu-h100.md). So a GPU
-    records a step the first time, and replays it from then on. A recording reads and writes the
-    addresses that it was made with: it belongs to one number of slots and one place of the cache.
-    Its first replays are compared with the step itself, since what it forgot to read shows in
-    another token than the first. If one differs, no recording is used any more.
+    A step is a thousand small kernels, and the CPU takes ten times as long to start them as the
+    GPU to run them: in SmolLM2-135M 44 ms per token instead of 4 (gpu-h100.md). So a GPU records
+    a step the first time, and replays it from then on. A recording reads and writes fixed
+    addresses, so it belongs to one number of slots and one place of the cache. Its first replays
+    are compared with the step itself, because an input that was not recorded only shows in later
+    tokens. If one differs, recordings are switched off.
     """
 
     def __init__(
@@ -370,9 +370,9 @@ class TokenStep:
         self._logits = torch.empty(0)  # (S, V) that all recordings write to
 
     def __call__(self, ids: Tensor, at: Tensor) -> Tensor:
-        """Return logits (S, V) behind tokens (S, 1) at positions (S, 1), which the cache fits.
+        """Return logits (S, V) after tokens (S, 1) at positions (S, 1), which the cache fits.
 
-        The result holds until the next call.
+        The result is valid until the next call.
         """
         if not self.in_use:
             return self.compute(ids, at)
@@ -407,7 +407,7 @@ class TokenStep:
         return logits
 
     def compute(self, ids: Tensor, at: Tensor) -> Tensor:
-        """Do the step itself."""
+        """Compute the step without a recording."""
         cache = self._cache
         cache.used = len(at)  # slot i's token goes to column at[i]
         for heads in {keys.shape[1] for keys, _ in cache.kept}:  # nearly always the same

@@ -1,7 +1,7 @@
-"""What noisy counts say of a label's texts: their words, their lengths, and texts' likely labels.
+"""Noisy counts of a label's texts: their words, their lengths, and likely labels of texts.
 
-Each is a table by label value and token (or length) that is saved beside the model's weights. All
-of it is post-processing of counts that a run released with noise.
+Each is a table by label value and token (or length), saved next to the model's weights. All of it
+is post-processing of counts that a run released with noise.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class LabelTables:
     largest: ClassVar[float] = LARGEST  # number that a run writes
 
     def __post_init__(self) -> None:
-        """Round the numbers as their file does."""
+        """Round the numbers to the precision of their file."""
         rounded = [each.astype(np.float16).astype(np.float32) for each in self.tables]
         object.__setattr__(self, "tables", rounded)
 
     def save(self, folder: Path) -> None:
-        """Write the tables beside a model's weights."""
+        """Write the tables next to a model's weights."""
         from safetensors.numpy import save_file
 
         arrays = {str(i): each.astype(np.float16) for i, each in enumerate(self.tables)}
@@ -47,10 +47,10 @@ class LabelTables:
 
     @classmethod
     def load(cls, folder: Path, classes: Sequence[int], columns: int) -> Self | None:
-        """Read what `save` wrote, or return None if there is nothing.
+        """Read a file written by `save`, or return None if there is none.
 
         Each attribute has a number K of `classes`. The `columns` of each table are the model's
-        vocabulary, or the number of lengths. Tables that no run of this model writes are a
+        vocabulary, or the number of lengths. Tables that do not fit this model raise a
         ValueError.
         """
         from safetensors.numpy import load_file
@@ -77,9 +77,9 @@ class TokenTilt(LabelTables):
 
 
 class TextLengths(LabelTables):
-    """How long rows are to be: for each attribute (K, B) shares of texts of each length bin.
+    """Target lengths of rows: for each attribute (K, B) shares of texts of each length bin.
 
-    A model that no record was shown to ends its texts where those ended that it read.
+    A model that has seen no records otherwise ends its texts as its public corpus did.
     """
 
     file = "text_lengths.safetensors"
@@ -87,9 +87,9 @@ class TextLengths(LabelTables):
 
     @classmethod
     def from_counts(cls, released: TokenMarginals) -> TextLengths | None:
-        """Return what noisy counts say of lengths. None: lengths were not counted.
+        """Estimate lengths from noisy counts. None if lengths were not counted.
 
-        The shares of each value are drawn towards those of all values (James and Stein 1961). A
+        The shares of each value are shrunk towards those of all values (James and Stein 1961). A
         value with few texts, whose counts the noise hides, takes the shares of all.
         """
         if not released.lengths:
@@ -107,7 +107,7 @@ class TextLengths(LabelTables):
         return cls(tables)
 
     def shares_of(self, schema: Schema, combination: Combination) -> np.ndarray:
-        """Return the share (B,) of each bin: what labels say of lengths is independent."""
+        """Return the share (B,) of each bin, with independent effects of the labels."""
         pooled = np.mean([each.mean(0) for each in self.tables], 0) + 1e-6
         found = pooled * np.prod([own / pooled for own in self.rows_of(schema, combination)], 0)
         return found / found.sum() if found.sum() > 0 else pooled / pooled.sum()
@@ -115,7 +115,7 @@ class TextLengths(LabelTables):
     def draw(
         self, schema: Schema, bins: LengthBins, combination: Combination, rng: np.random.Generator
     ) -> int:
-        """Return how many tokens a row of this label combination is to have."""
+        """Draw the number of tokens of a row of this label combination."""
         shares = self.shares_of(schema, combination)
         return bins.draw(int(rng.choice(len(shares), p=shares)), rng)
 
@@ -123,18 +123,18 @@ class TextLengths(LabelTables):
 class NaiveBayes(LabelTables):
     """Log-odds: (K, V) for each attribute, of a token under a value and among all texts.
 
-    Each token says how much more frequent it is under a label value than it would be if labels told
-    nothing but how much is written under each.
+    Each says how much more frequent a token is under a label value than if words did not depend on
+    labels, given how much is written under each.
     """
 
     file = "naive_bayes.safetensors"
 
     @classmethod
     def from_counts(cls, released: TokenMarginals) -> NaiveBayes:
-        """Find log-odds, each the likeliest under the noise and a prior that draws it to 0.
+        """Estimate log-odds. Each is the likeliest under the noise and a prior around 0.
 
-        They are against a value's share of all tokens, not of texts. Otherwise every token would
-        speak for the value whose texts are longer. If no token stands clear of the noise, all are
+        They compare with a value's share of all tokens, not of texts. Otherwise every token would
+        speak for the value with longer texts. If no token is clearly above the noise, all are
         0.
         """
         noise, found = released.noise, []
@@ -164,7 +164,7 @@ def likeliest(
     Args:
         counts: (V,) released.
         expected: (V,) without a tilt.
-        noise: (V,) standard deviation of what was added to counts. Infinite: λ is 0.
+        noise: (V,) standard deviation of the noise on counts. Infinite: λ is 0.
         prior: standard deviation of λ.
 
     >>> noise = np.array([20.0, 20.0, 20.0, np.inf])

@@ -1,6 +1,6 @@
-"""Further processes that draw groups of rows. Knows no model and no PyTorch.
+"""Worker processes that draw groups of rows. Knows no model and no PyTorch.
 
-A worker imports this module first. It must be ready to end before it imports anything heavy.
+A worker imports this module first. It must be able to end before it imports anything heavy.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _draw: Draw | None = None  # in a worker: what it draws with
 
 @contextmanager
 def start_workers(load: Callable[[str], Draw], devices: Sequence[str]) -> Iterator[list[Worker]]:
-    """Yield one worker for each device. None is left when the block ends.
+    """Yield one worker for each device. All of them have ended when the block ends.
 
     If the block ends by an error, by Ctrl-C or by SIGTERM, its workers end at once, in the middle
-    of a group. They do so too if this process is killed: a worker that was left behind would
-    compute for nobody, and keep memory that the resumed run needs.
+    of a group. They also end if this process is killed. A worker that survived would compute for no
+    purpose, and keep memory that the resumed run needs.
 
     `load` is called once by each worker, with its device. It must be importable by its name.
     """
@@ -59,8 +59,8 @@ def start_workers(load: Callable[[str], Draw], devices: Sequence[str]) -> Iterat
     sys.modules["__main__"] = ModuleType("__main__")
     os.environ.update(safe_environment(finds_twinset=True) | {"OMP_NUM_THREADS": "1"})
     try:
-        # The executor starts a process for each task while no process is idle, and none is before
-        # it has a device. So all are started here.
+        # The executor starts a process for each task while no process is idle. A process is not
+        # idle before it has a device, so all are started here.
         with suppress(BrokenProcessPool):
             for _ in devices:
                 executor.submit(int)
@@ -81,10 +81,10 @@ def start_workers(load: Callable[[str], Draw], devices: Sequence[str]) -> Iterat
 
 
 def _begin_worker(parent: Connection, devices: Any, load: bytes) -> None:
-    """Prepare a worker process. It says nothing, and ends when `parent` is closed.
+    """Prepare a worker process. It prints nothing, and ends when `parent` is closed.
 
     `load` is pickled, because unpickling it imports PyTorch, which takes seconds. By then the
-    worker must be ready to end.
+    worker must be able to end.
     """
     global _draw
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which closes the pipe

@@ -1,10 +1,10 @@
 """A twin's rows in groups, drawn by one or several processes.
 
-They are *anytime*: whenever drawing stops, what is there is a twin. Each group has the labels in
-the proportions of the whole, and random numbers of its own. So the first groups are a smaller twin,
-a stopped run draws only what is missing, and it doesn't matter which process draws a group. On a
-processor a group is computed by one thread. With several, sums would be rounded differently, and
-now and then another token would be drawn.
+Groups work at *any time*: whenever drawing stops, the finished groups are a twin. Each group has
+the labels in the proportions of the whole, and its own random numbers. So the first groups are a
+smaller twin, a resumed run draws only the missing groups, and any process may draw a group. On a
+CPU, one thread computes a group. With several threads, sums would be rounded differently, and
+sometimes another token would be drawn.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def groups_of(
 
 @dataclass
 class RowGroups:
-    """The groups of rows that are finished."""
+    """The finished groups of rows."""
 
     folder: Path | None = None  # has a file for each group, and is made with the first
     held: dict[int, list[Row]] = field(default_factory=dict)  # without a folder: in memory
@@ -105,16 +105,16 @@ class RowGroups:
             raise InputError(f"{path.name}: is damaged; remove it to draw its rows again") from None
 
     def rows(self) -> list[Row]:
-        """Return all rows that are there, group by group."""
+        """Return all finished rows, group by group."""
         return [row for number in self.numbers for row in self.read(number)]
 
     def redrawn(self) -> dict[str, int]:
-        """Return why texts were drawn again, and how many, in the groups that are there."""
+        """Return why texts were drawn again, and how many, in the finished groups."""
         rows = self.rows()
         return {why: sum(getattr(row, why) for row in rows) for why in COUNTED}
 
     def write(self, number: int, rows: list[Row]) -> None:
-        """Keep a finished group. Its file appears whole or not at all."""
+        """Save a finished group. Its file appears whole or not at all."""
         if self.folder is None:
             self.held[number] = rows
             return
@@ -130,10 +130,10 @@ def open_row_groups(
     counts: Mapping[Combination, int],
     device: torch.device,
 ) -> RowGroups:
-    """Return the groups that a folder holds. Those of another twin are deleted first.
+    """Return the groups in a folder. Those of another twin are deleted first.
 
-    Groups that were drawn with other settings, for other counts or grouped differently can't be
-    part of this twin. The folder is made if there is none.
+    Groups that were drawn with other settings, for other counts or with other group sizes can't be
+    part of this twin. The folder is created if it is missing.
     """
     drawn_with = {
         "sampling": {k: v for k, v in asdict(sampling).items() if k not in SPEED_ONLY},
@@ -163,13 +163,13 @@ def draw_groups(
     deadline: float | None = None,
     workers: Sequence[Worker] = (),
 ) -> int:
-    """Draw the groups that are missing, and return how many rows there are then.
+    """Draw the missing groups, and return how many rows there are then.
 
-    It ends when all are there or the deadline has passed. One group is drawn in any case. Workers
-    take groups from the same queue. What a lost worker leaves is drawn here.
+    It ends when all are finished or the deadline has passed. At least one group is drawn. Workers
+    take groups from the same queue. Groups of a lost worker are drawn here.
 
     `sampler` is called with a group's number, which is also that of its stream of random numbers. A
-    group begins only if more of it would come before the deadline (`time.monotonic`) than after.
+    group begins only if most of it would come before the deadline (`time.monotonic`).
     """
     wanted = groups_of(counts, device)
     sizes = [sum(group.values()) for group in wanted]
@@ -181,7 +181,7 @@ def draw_groups(
     latest = math.inf if deadline is None else deadline  # by a clock that all processes share
 
     def follow(worker: Worker) -> None:
-        """Have a worker draw one group after another, in a thread that waits for each."""
+        """Let a worker draw one group after another, in a thread that waits for each."""
         seconds = 0.0
         for number in missing:
             began = monotonic()
@@ -196,10 +196,10 @@ def draw_groups(
             seconds = monotonic() - began
 
     def report(rows: int, work: float) -> None:
-        """Keep what workers have finished. Say how far they and this process have come.
+        """Save what workers have finished. Report their progress and that of this process.
 
-        The group here has `rows`, and `work` by the share of its tokens. Those of workers are taken
-        to have come as far.
+        The group here has `rows` rows, and `work` is the finished share of its tokens. Workers
+        are assumed to be equally far with theirs.
         """
         nonlocal there, shown
         while not finished.empty():
@@ -252,12 +252,12 @@ def draw_groups(
 
 
 def devices_for_rows(model: Any, groups: int, processes: int) -> list[str]:
-    """Return the devices of all processes that draw rows, this one's first.
+    """Return the devices of all processes that draw rows, this process first.
 
-    Their number follows from public facts: the model's size, the groups that are missing, the
-    threads or processes that were asked for, and all memory of this machine. What this process
-    holds now depends on private texts. On a processor 1 process stands for one for each thread. On
-    GPUs each has one of its own.
+    Their number follows from public facts: the model's size, the missing groups, the requested
+    threads or processes, and the total memory of this machine. The memory that this process uses
+    now depends on private texts. On a CPU there is one process per thread, and on GPUs one process
+    per GPU.
     """
     device = model.device
     if not is_cpu(device):

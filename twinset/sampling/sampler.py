@@ -1,6 +1,6 @@
 """Model + prompts → rows: which texts are usable, and where they end.
 
-Post-processing: it reads no private record and moves no guarantee.
+This is post-processing. It reads no private record and changes no guarantee.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from twinset.sampling.decoding import Ending, Request, attention_span, decode
 from twinset.table.schema import CONTROL, Combination
 from twinset.table.templates import wrong_combinations
 
-# The same three words five times within 60 words are a loop. In long texts people say them as
-# often: from 200 words on, in 1 to 14 % of news and 6 to 31 % of dialogues; within 60 in under 1 %.
-# Five times equally far apart is a loop too, of a longer sentence.
+# The same three words five times within 60 words are a loop. Without the limit of 60, long texts
+# (from 200 words) have them often: 1 to 14 % of news and 6 to 31 % of dialogues. With it, under
+# 1 % do. Five times at equal distances is a loop too, of a longer sentence.
 LOOP_WORDS, LOOP_TIMES, LOOP_SPAN = 3, 5, 60
 LENGTH_STREAM = 1  # of random numbers that lengths are drawn by
 MOST_UNFINISHED = 5  # texts without an end that are drawn again for a row. The next one is cut.
 UNUSABLE, FILTERED, UNFINISHED, DENIED = "unusable", "filtered", "unfinished", "denied"
 COUNTED = (FILTERED, UNFINISHED, DENIED)  # fields of a row
 READ_TOGETHER = 32  # rows that the teacher is asked about together
-OVERTIME = 16  # tokens, or half as many as it has, in which a row's last sentence is to end
+OVERTIME = 16  # tokens, or half its own length, in which a row's last sentence must end
 LEAST_LEFT = 0.5  # of a text's characters, where it is cut
 LOOKED_BACK = 16  # tokens that suffice to recognise the end of a sentence
 
@@ -98,11 +98,11 @@ class Sampler:
     ) -> list[Row]:
         """Return exactly `counts[c]` rows of each combination c, in the order of `counts`.
 
-        Rows that are empty, broken, caught in a loop or filtered are drawn again, each up to
-        `config.max_redraws` times in all. Unfinished rows are drawn again at most `MOST_UNFINISHED`
-        times, if asked for, and those whose labels are denied `config.teacher_redraws` times. The
-        last of these is taken where nothing better comes. It is an InputError if rows of a
-        combination were unusable time after time.
+        Rows that are empty, broken, caught in a loop or filtered are drawn again, each at most
+        `config.max_redraws` times in all. If enabled, unfinished rows are drawn again at most
+        `MOST_UNFINISHED` times, and rows that the teacher labels differently
+        `config.teacher_redraws` times. If no better row comes, the last of these is taken. It is
+        an InputError if rows of a combination stay unusable.
         """
         found, refused = self._draw(counts, on_progress)
         wanted = [c for c, n in counts.items() for _ in range(n)]
@@ -124,8 +124,8 @@ class Sampler:
     ) -> dict[Combination, list[list[int]]]:
         """Return token ids of rows as the model writes them, usable or not, by combination.
 
-        No row is refused, and so none is drawn again. What follows from them is fitted to what the
-        model would write of itself.
+        Rows are never refused, so none has to be drawn again. Fits to these rows need what the
+        model writes without a filter.
         """
         found, _ = self._draw(counts, on_progress, are_drafts=True)
         wanted = [c for c, n in counts.items() for _ in range(n)]
@@ -136,8 +136,8 @@ class Sampler:
     ) -> tuple[dict[int, Any], list[Counter[str]]]:
         """Write rows, the longest first, and again those that are refused.
 
-        Each token of a row looks at as many places as the longest row beside it has. Rows of one
-        length waste none, and short ones are soon done where few are left.
+        Each token attends to all places up to the longest row of its batch. Rows of equal length
+        waste none, and short rows finish quickly when only few are left.
 
         Returns:
             Each row's text, or a draft's ids, by its number in the order of the counts, and how
@@ -155,7 +155,7 @@ class Sampler:
         lengths: list[int | None] = [None] * len(wanted)  # None: the model ends the row
         if self.length is not None:
             rng = np.random.default_rng([config.seed, self.stream, LENGTH_STREAM])
-            # As long as the longest text: it goes on. Cut shorter: it ends where it happens to.
+            # As long as the longest text: it may continue. Cut shorter: it ends at the cut.
             goes_on = config.endings == "keep" and most == self.max_new_tokens
             drawn = [self.length(combination, rng) for combination in wanted]
             lengths = [n if n < most or goes_on else None for n in drawn]
@@ -163,11 +163,11 @@ class Sampler:
         known = tuple(self.prompts)
 
         def request(i: int) -> Request:
-            """Ask for a row, with the prompt of a wrong combination where there is another one."""
+            """Request a row, with the prompt of a wrong combination if there is one."""
             asked, length, ending = [wanted[i]], lengths[i], None
             if len(known) > 1:
                 asked += wrong_combinations(wanted[i], known, 1, wrong)
-            if length is not None:  # it ends with the first sentence of so many tokens, or soon
+            if length is not None:  # it ends with the first sentence of this length, or soon after
                 overtime = min(most, length + max(OVERTIME, length // 2))
                 ending = Ending(length, overtime, partial(ids_end_sentence, self.tokenizer))
             prompts = tuple(tuple(self.prompts[c]) for c in asked)
@@ -175,7 +175,7 @@ class Sampler:
 
         waiting = deque(map(request, sorted(range(len(wanted)), key=lambda i: -sizes[i])))
         found: dict[int, Any] = {}
-        spare: dict[int, Any] = {}  # unfinished and denied texts, where nothing better comes
+        spare: dict[int, Any] = {}  # unfinished or mislabelled texts, if no better one comes
         refused: list[Counter[str]] = [Counter() for _ in wanted]
         together = 1
         if self.denies:  # a GPU reads a few rows no faster than many
@@ -183,12 +183,12 @@ class Sampler:
         written, total = 0, sum(sizes)
         packed = self.packed or PackedLinears(self.model)  # once, for all that is drawn
         given = self.model, waiting, end, most, config, generator, packed
-        while waiting:  # again, where rows of the last ones that were judged are drawn anew
+        while waiting:  # again, if some of the last judged rows are drawn again
             ended = decode(*given)
             while batch := dict(islice(ended, together)):
                 for i, ids in batch.items():
                     length = lengths[i]
-                    if length is None or length >= most:  # one that goes on stays as it is
+                    if length is None or length >= most:  # one that continues stays unchanged
                         continue
                     # It ends with the sentence that ends nearest to its length, of two with the
                     # later one. Without any it is cut there.
@@ -227,7 +227,7 @@ class Sampler:
         wanted: Sequence[Combination],
         refused: Sequence[Counter[str]],
     ) -> dict[int, tuple[Any, str | None]]:
-        """Return the text of each row that has ended, and why it is to be drawn again."""
+        """Return the text of each ended row, and why it should be drawn again."""
         config, end = self.config, self.tokenizer.eos_token_id
         texts: dict[int, str] = {}
         why: dict[int, str | None] = dict.fromkeys(batch)
@@ -285,7 +285,7 @@ def is_usable(text: str) -> bool:
 def ids_end_sentence(tokenizer: Any, ids: Sequence[int]) -> bool:
     """Return whether the last of one or more token ids ends a sentence.
 
-    What would follow is not known. So a number with a full stop does not count.
+    The next token is not known, so a number with a full stop does not count.
     """
     if ids[-1] not in closing_tokens(tokenizer):
         return False
@@ -298,7 +298,7 @@ def ids_end_sentence(tokenizer: Any, ids: Sequence[int]) -> bool:
 def closing_tokens(tokenizer: Any) -> frozenset[int]:
     """Return the tokens that may end a sentence, so that few texts need to be decoded.
 
-    The whole vocabulary is decoded: once, and not for each group of rows.
+    This decodes the whole vocabulary, once and not for each group of rows.
     """
     words = tokenizer.batch_decode([[i] for i in range(len(tokenizer))])
     return frozenset(i for i, word in enumerate(words) if _CLOSING.search(word))

@@ -1,11 +1,11 @@
-"""What is released beside a model is fitted by rows that the model writes without a tilt.
+"""Fits a model's tilt and tables on rows that the model writes without a tilt.
 
 Exponential tilting: a row x of label values v is drawn from p(x) · exp(Σ λ[v, t]) over the distinct
-tokens t of x, so that the mean number of rows with token t agrees with noisy counts. The same rows
+tokens t of x. The mean number of rows with token t then agrees with noisy counts. The same rows
 weigh the tokens before they are counted, choose a prompt, and scale hidden states.
 
-They are as public as all that is drawn from the model. No row is refused: a run must not end here,
-with its model trained and not yet saved.
+They are as public as any sample of the model. No row is refused, because a run must not end here
+with a trained model that is not saved.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def untilted_rows(
     most: int,
     count: Callable[[int, int, float], None] = lambda done, total, share: None,
 ) -> dict[Combination, list[list[int]]]:
-    """Return rows in token ids, by label, in the proportions of the noisy counts.
+    """Return rows as token ids, by label, in the proportions of the noisy counts.
 
     There are at most `most`, and no more than privacy units. `count` is called with rows so far,
     rows in all, and the share of the work.
@@ -65,7 +65,7 @@ def untilted_rows(
 
 
 def reference_rows(model: TwinModel, progress: Progress) -> Rows:
-    """Return the rows by which tilt and teacher are fitted. They are written once."""
+    """Return the rows for fitting tilt and teacher. They are written once."""
     if not model.reference:
         count = partial(progress.count, REFERENCE_PHASE)
         model.reference = untilted_rows(model, REFERENCE_ROWS, count)
@@ -73,8 +73,8 @@ def reference_rows(model: TwinModel, progress: Progress) -> Rows:
 
 
 def openings(model: TwinModel, template: Template) -> TwinModel:
-    """Return a model that writes how rows begin, behind a template's prompts."""
-    opening = copy(model)  # shares what was made for speed with the first rows
+    """Return a model that writes the beginnings of rows, after a template's prompts."""
+    opening = copy(model)  # shares the fast copies of the weights with the first rows
     opening.template, opening.lengths = template, None
     opening.text_tokens = min(OPENING, model.text_tokens)
     return opening
@@ -84,12 +84,12 @@ def openings(model: TwinModel, template: Template) -> TwinModel:
 
 
 def token_weights(model: TwinModel, progress: Progress) -> TokenWeights:
-    """Return weights with which tokens are to be counted in texts like a model's rows.
+    """Return weights for counting tokens in texts that are like a model's rows.
 
     The model is the base model, which has read no private text. The noise on a count is
     proportional to the bound over the token's weight, and a token of frequency f adds f · weight²
-    to the squared bound. So common tokens, which are counted far above the noise, and rare ones,
-    whose counts it hides, make way for those between.
+    to the squared bound. So the weights favour tokens in between: not common ones, whose counts are
+    far above the noise, nor rare ones, whose counts it hides.
     """
     rows = untilted_rows(model, WEIGHT_ROWS, partial(progress.count, WEIGHT_PHASE))
     end = model.tokenizer.eos_token_id
@@ -104,12 +104,12 @@ def token_weights(model: TwinModel, progress: Progress) -> TokenWeights:
 
 
 def prompt_misfit(model: TwinModel, template: Template, marginals: TokenMarginals) -> float:
-    """Return how far rows behind a template's prompts are from having tokens as counted.
+    """Return how far the tokens of rows after a template's prompts are from the counted ones.
 
     The sum over label values of a symmetric χ² distance of counts, with their noise in its
-    denominator: what noise hides tells nothing. If noise prevails, differences between rows are
-    those of −2 log-likelihood. It is post-processing of what was released, as `fit_tilt` is.
-    The model is the base model, with the lengths that were counted, if any.
+    denominator, so that hidden differences do not count. If noise prevails, differences between
+    rows are those of −2 log-likelihood. Like `fit_tilt` it is post-processing of released counts.
+    The model is the base model, with the counted lengths, if any.
     """
     opening = openings(model, template)
     rows = untilted_rows(opening, PROMPT_ROWS)
@@ -147,10 +147,10 @@ def fit_tilt(
     expected: Mapping[Combination, np.ndarray],
     count: Count = lambda done, total: None,
 ) -> TokenTilt:
-    """Find λ with which the model's rows would have tokens as often as released.
+    """Find λ with which the model's rows have tokens as often as the released counts say.
 
-    The values of one attribute after another are fitted while the others are held (iterative
-    proportional fitting). Each λ is the likeliest under the noise and a prior that draws it to 0.
+    The values of one attribute after another are fitted while the others are fixed (iterative
+    proportional fitting). Each λ is the likeliest under the noise and a prior around 0.
 
     `shares` are those of each label combination among the texts, and `expected` has (V,) for each,
     from `expected_tokens`.
@@ -182,14 +182,14 @@ def expected_tokens(
     weights: TokenWeights,
     count: Count = lambda done, total: None,
 ) -> dict[Combination, np.ndarray]:
-    """Return by label the mean over rows of the chance (V,) that each token would be in one.
+    """Return by label the mean over rows of the probability (V,) that a row has each token.
 
-    The model's probabilities are summed along its own rows. Counting would take thousands of rows
-    to say as much of rare tokens. A row counts for as much as a private text like it would.
+    The model's probabilities are summed along its own rows. Counting would need thousands of rows
+    for the same precision on rare tokens. A row has the weight of a private text like it.
 
-    `rows` are token ids that the model wrote behind its prompts. Tokens of weight 0, as the end,
-    are expected nowhere: the end is not counted, would seem far too frequent, and rows would never
-    end.
+    `rows` are token ids that the model wrote after its prompts. Tokens of weight 0, such as the
+    end, are expected nowhere. The end is not counted, so it would seem far too frequent, and rows
+    would never end.
     """
     writer, prompts, found = model.fastest, model.prompts, {}
     head, longest = writer.get_output_embeddings(), context_length(writer)

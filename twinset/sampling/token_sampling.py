@@ -1,8 +1,8 @@
-"""Logits → one token a row: guidance, temperature, and the set of tokens that may be drawn.
+"""Logits → one token per row: guidance, temperature, and the set of allowed tokens.
 
-Knows nothing of prompts, caches or texts. Nothing here sorts the vocabulary: with a full sort a
-token costs as much as the model itself, and a sort of the likeliest few falls short where the
-distribution is flat.
+This module knows nothing of prompts, caches or texts. It never sorts the vocabulary. A full sort
+costs as much per token as the model itself, and a sort of the likeliest few is not enough for a
+flat distribution.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from twinset.config import SamplingConfig
 
 CACHED = 1 << 19  # float32 numbers that stay in a processor's cache from one pass to the next
 NO_TOKEN = -1
-PLAUSIBLE = 0.01  # of the likeliest token's probability; guidance lifts nothing below it
+PLAUSIBLE = 0.01  # of the likeliest token's probability (guidance lifts nothing below it)
 
 
 def drawn_tokens(
@@ -27,10 +27,10 @@ def drawn_tokens(
     bias: Tensor | None = None,
     end: int = NO_TOKEN,
 ) -> Tensor:
-    """Draw one token a row: (R, V) logits → (R,) ids.
+    """Draw one token per row: (R, V) logits → (R,) ids.
 
-    `own` and `wrong` are logits behind each row's own prompt and behind a wrong one, if there is
-    guidance. `bias` (R, V) is added to them, in float32, and to the `end` of a text it is not.
+    `own` and `wrong` are logits after each row's own prompt and after a wrong one, if there is
+    guidance. `bias` (R, V) is added to them in float32, except for the `end` of a text.
     """
     # A few rows at a time: each is passed over a dozen times, and had better stay in the cache.
     step = max(1, CACHED // own.shape[1]) if own.is_cpu else len(own)
@@ -70,14 +70,14 @@ def guided(own: Tensor, wrong: Tensor, strength: float) -> Tensor:
 
 
 def next_tokens(logits: Tensor, config: SamplingConfig, generator: torch.Generator) -> Tensor:
-    """Draw one token a row: (R, V) logits → (R,) ids.
+    """Draw one token per row: (R, V) logits → (R,) ids.
 
     Top-p (Holtzman et al. 2020) keeps the likeliest tokens until their probabilities reach the
-    mass. Tokens that tie with the last of them are kept too: no order among equals is made up.
+    mass. Tokens that tie with the last of them are kept too, so no order among ties is invented.
 
-    It draws by rejection. A token drawn from all is kept if those that rank higher have less than
-    the mass. If not, all of the kept ones rank higher than it, and the next is drawn from what
-    does. A draw is rejected with probability 1 - mass at most, the next ones less and less often.
+    It draws by rejection. A token drawn from all is kept if the tokens that rank higher have less
+    than the mass. If not, all kept tokens rank higher than it, and the next draw is among those
+    that do. A draw is rejected with probability 1 - mass at most, later ones less and less often.
     """
     rank = probabilities = token_probabilities(logits, config)
     found = drawn = _any_token(probabilities, generator)
@@ -97,7 +97,7 @@ def next_tokens(logits: Tensor, config: SamplingConfig, generator: torch.Generat
 def token_probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
     """Return the (R, V) probabilities of (R, V) logits, in float32, before any token is left out.
 
-    A temperature or guidance too extreme for a float leaves no number in them.
+    Too extreme a temperature or guidance makes them NaN.
     """
     if config.temperature != 1:
         logits = logits.float() / config.temperature
@@ -107,8 +107,9 @@ def token_probabilities(logits: Tensor, config: SamplingConfig) -> Tensor:
 def _any_token(weights: Tensor, generator: torch.Generator) -> Tensor:
     """Draw by the inverse of the distribution function: (R, V) weights → (R,) ids.
 
-    One number a row, where `torch.multinomial` draws one a token. Sums must never fall, so that a
-    token of weight zero has no room: a GPU adds in parallel, and needs double precision for that.
+    This uses one number per row, where `torch.multinomial` uses one per token. Sums must never
+    fall, so that a token of weight zero has no room. A GPU adds in parallel and needs float64 for
+    that.
     """
     reached = weights.cumsum(1, dtype=torch.float32 if weights.is_cpu else torch.float64)
     total = reached[:, -1:]

@@ -1,8 +1,7 @@
-"""The trained model with everything that is needed to sample from it and may be shared.
+"""The trained model with everything that sampling needs and that may be shared.
 
 It holds no private record and no figure computed from one without noise: weights, tokenizer,
-schema, template, noisy label counts, what follows from noisy counts of tokens, private teacher and
-ledger.
+schema, template, noisy label counts, results of noisy token counts, private teacher and ledger.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from twinset.table.templates import Template
 from twinset.table.tokenization import prompt_tokens, text_budget
 
 DESCRIPTION = PRIVATE
-WEIGHT = 0.3  # of tokens beside the teacher, because they repeat one another: see tuning.md
+WEIGHT = 0.3  # of tokens next to the teacher, because they repeat one another: see tuning.md
 RAREST_VALUE = 0.01  # share of texts: of rarer values the teacher knows too little to be sure
 NOTHING_LEARNT = (
     "no step was trained, and these rows follow no released words and lengths (`tilt=0`, or none "
@@ -71,8 +70,8 @@ class TwinModel:
     tilt: TokenTilt | None = None  # brings words nearer to those of the private texts
     lengths: TextLengths | None = None  # of the private texts. Rows with the tilt are as long.
     teacher: Teacher | None = None  # tells a text's labels
-    words: NaiveBayes | None = None  # what tokens say of labels, beside the teacher
-    base_name: str = ""  # if nobody said
+    words: NaiveBayes | None = None  # the labels that tokens suggest, in addition to the teacher
+    base_name: str = ""  # may be unknown
     # Rows that it wrote without the tilt, in token ids. They are not saved.
     reference: dict[Combination, list[list[int]]] = field(
         default_factory=dict, repr=False, compare=False
@@ -80,7 +79,7 @@ class TwinModel:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What may truthfully be claimed of everything sampled from this model, taken together.
+        """What you may claim about everything sampled from this model, taken together.
 
         Its `epsilon` is a number, and its `sentence` says what that means:
         `print(TwinModel.load("runs/reviews-1").guarantee.sentence)`.
@@ -107,18 +106,18 @@ class TwinModel:
         smaller twin, with labels in the same proportions.
 
         Args:
-            counts: rows wanted.
+            counts: number of rows of each combination.
             sampling: decoding settings and seed.
-            progress: is told how many rows there are.
+            progress: called with the number of finished rows.
             groups: finished groups of rows, which are not drawn again. None: there are none.
-            saved: folder that holds this model, from which further processes load it. None: it is
+            saved: folder that holds this model, from which worker processes load it. None: it is
                 saved for them.
             deadline: by `time.monotonic`. No group begins that would end much later, except the
                 first of all.
-            processes: that were asked for, see `devices_for_rows`.
+            processes: requested number, see `devices_for_rows`.
 
         Raises:
-            InputError: rows of a label were unusable time after time.
+            InputError: rows of a label stayed unusable.
 
         Example:
             model = TwinModel.load("runs/reviews-1")
@@ -157,8 +156,8 @@ class TwinModel:
     ) -> Path:
         """Write rows of `sample` with card and ledger, and return their file.
 
-        `sampling` are the settings that the rows were drawn with, and `redrawn` says how many texts
-        were drawn again and why: both for the card. For the rest see `write_share`.
+        For the card, `sampling` has the settings of the draws, and `redrawn` how many texts were
+        drawn again and why. For the rest see `write_share`.
         """
         description = TwinDescription(
             self.base_name or self.base_origin,
@@ -173,10 +172,10 @@ class TwinModel:
     def sampler(
         self, sampling: SamplingConfig, stream: int, has_lengths: bool | None = None
     ) -> Sampler:
-        """Return what draws rows, with random numbers of its own for each stream.
+        """Return a sampler of rows, with its own random numbers for each stream.
 
-        `has_lengths` tells whether rows are as long as was counted, if it was. None: those with the
-        tilt are.
+        `has_lengths` says whether rows follow the counted lengths, if any. None: only with the
+        tilt.
         """
         sampling, biases = sampling.settled(self.teacher is not None), {}
         if self.tilt is not None and sampling.tilt:
@@ -200,7 +199,7 @@ class TwinModel:
         )
 
     def shares(self, combinations: Collection[Combination]) -> dict[Combination, float]:
-        """Return what share of these rows each label combination has, by noisy counts."""
+        """Return the share of each label combination among these, by noisy counts."""
         total = sum(self.label_counts[c] for c in combinations) or 1
         return {c: self.label_counts[c] / total for c in combinations}
 
@@ -211,9 +210,9 @@ class TwinModel:
 
     @cached_property
     def fastest(self) -> Any:
-        """The model in the format that its device multiplies fastest in.
+        """The model in the format that its device multiplies fastest.
 
-        Sampling is post-processing: its rounding changes no guarantee.
+        Sampling is post-processing, so its rounding changes no guarantee.
         """
         if self.model.dtype is torch.float32 and has_bfloat16(self.model.device):
             return fuse(copy_in(self.model, torch.bfloat16))
@@ -227,16 +226,16 @@ class TwinModel:
 
     @cached_property
     def questions(self) -> Questions:
-        """What asks the model about a text's labels."""
+        """The questions that ask the model about a text's labels."""
         names = [attribute.name for attribute in self.schema.attributes]
         layer = self.teacher.layer if self.teacher else None
         return Questions(self.fastest, self.tokenizer, names, layer, self._packed)
 
     def classify(self, texts: Sequence[str]) -> pd.DataFrame:
-        """Return the labels that private teacher and counts of tokens give to texts, a column each.
+        """Return the labels that private teacher and token counts give to texts, one column each.
 
-        Both were released with the model. It costs no further ε, however many texts are shown. They
-        are cut where the private texts were.
+        Both were released with the model. It costs no further ε, for any number of texts. Texts
+        are cut at the same length as the private ones.
 
         Raises:
             InputError: the model has no teacher.
@@ -253,12 +252,12 @@ class TwinModel:
     def label_numbers(
         self, texts: Sequence[Sequence[int]], shares: Sequence[np.ndarray] | None = None
     ) -> list[tuple[int, ...]]:
-        """Return the number of each attribute's likeliest value, of texts in token ids.
+        """Return the number of each attribute's likeliest value, for texts as token ids.
 
         Args:
             texts: of any origin.
-            shares: (K,) of each attribute, of the teacher's texts that have each value. With them
-                all values are as likely before a text is read. None: texts are like its own.
+            shares: (K,) for each attribute, the share of the teacher's texts with each value. With
+                them all values are equally likely at first. None: texts have the teacher's shares.
         """
         assert self.teacher is not None
         end = self.tokenizer.eos_token_id  # it says nothing
@@ -279,9 +278,9 @@ class TwinModel:
     def _denies(
         self, combinations: Sequence[Combination], rows: Sequence[Sequence[int]]
     ) -> list[bool]:
-        """Return which rows, in token ids, are likelier under other labels than under theirs.
+        """Return which rows, as token ids, are likelier under other labels than under their own.
 
-        How common a label is counts for nothing: it would deny most rows of a rare one.
+        Label frequencies do not count. Otherwise most rows of a rare label would be refused.
         """
         theirs = [tuple(self.schema.value_numbers(combination)) for combination in combinations]
         shares = [np.zeros(len(each.values)) for each in self.schema.attributes]  # (K,) of each
@@ -318,11 +317,11 @@ class TwinModel:
     @classmethod
     @in_turn
     def load(cls, folder: str | Path, device: str = AUTO) -> TwinModel:
-        """Read what `save` wrote. A run folder stands for its `model/`.
+        """Read a model written by `save`. For a run folder this is its `model/`.
 
         Args:
             folder: of the model, or of its run.
-            device: that it is to write rows on, as `device_of` takes it.
+            device: the device for writing rows, as in `device_of`.
 
         Raises:
             InputError: the folder holds no such model, or one of another format, or the device is
@@ -389,7 +388,7 @@ class TwinModel:
 def _load_draw(
     folder: Path, sampling: SamplingConfig, wanted: Sequence[Mapping[Combination, int]], device: str
 ) -> Draw:
-    """Return what draws a group of rows in a further process."""
+    """Return a function that draws a group of rows in a worker process."""
     torch.set_num_threads(1)
     model = TwinModel.load(folder, device)
     return lambda number: model.sampler(sampling, number).sample(wanted[number])

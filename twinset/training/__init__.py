@@ -1,1 +1,1 @@
-"""The private training loop, and what it keeps to resume from."""
+"""The private training loop, and its state for resuming."""

@@ -1,8 +1,8 @@
-"""What each process of a training holds: the model, and the clipped sum of its part of a batch.
+"""One process of a training: the model, and the clipped sum of its part of a batch.
 
-Knows neither who chose the batch nor what becomes of the sum. How many units are computed at once
-follows from public facts and a unit's own size, and nothing else. If the rest of the batch decided,
-one more record would change how its neighbours are rounded. See `twinset.privacy.clipping.engine`.
+This module does not choose the batch or use the sum. How many units are computed at once follows
+from public facts and a unit's own size alone. If it depended on the rest of the batch, an added
+record would change how its neighbours are rounded. See `twinset.privacy.clipping.engine`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ Width = tuple[int, int]  # records of a unit, and the tokens that their rows are
 class Trainer:
     """The base model made ready to train, in one or several phases: device, precision, adapters.
 
-    It is changed. `shapes` are of physical batches in which records must leave one another's
-    gradients alone. Without privacy there are none.
+    It is changed in place. In physical batches of these `shapes`, records must not affect one
+    another's gradients. Without privacy there are none.
     """
 
     def __init__(
@@ -87,24 +87,24 @@ class MismatchLoss:
     """ℓ = NLL(x | right) + λ · penalty, as a function of one record's K mean token losses.
 
     A text should be likely under its own prompt, not under others. Source: Mattern et al. 2022,
-    "Differentially Private Language Models for Secure Data Sharing". Both forms are of one record
-    alone. The authors' code subtracts a batch mean, which would mix records.
+    "Differentially Private Language Models for Secure Data Sharing". Both forms depend on one
+    record alone. The authors' code subtracts a batch mean, which would mix records.
 
     published: penalty = -mean_w NLL(x | w), unbounded below.
     bounded: penalty = mean_w softplus(n · (NLL(x | right) - NLL(x | w))) / n with n tokens. Times
     n, each term is -log of the probability that the text belongs to its own prompt rather than to
-    w, if both were equally likely before. It is zero once the text tells them apart, so nothing
-    runs away.
+    w, if both were equally likely before. It is zero once the text tells them apart, so it cannot
+    diverge.
     """
 
-    weight: float  # λ ≥ 0; 0 leaves the plain likelihood
+    weight: float  # λ ≥ 0 (0 leaves the plain likelihood)
     form: MismatchForm  # which penalty
     count: int = 1  # wrong prompts that a record is set against
     seed: int = 0  # of their draw
 
     @classmethod
     def from_plan(cls, plan: Plan, training: TrainingConfig) -> MismatchLoss:
-        """Return what a plan and its options say."""
+        """Return the loss of a plan and its options."""
         count = training.mismatch_prompts if plan.mismatch_weight else 0
         return cls(plan.mismatch_weight, training.mismatch_form, count, training.seed)
 
@@ -124,9 +124,9 @@ class MismatchLoss:
 
 
 def units_at_once(speed: SpeedConfig, batch_size: int, tokens: int) -> int:
-    """Return how many units of so many tokens, padding included, form one physical batch.
+    """Return how many units of `tokens` tokens, padding included, form one physical batch.
 
-    `batch_size` is the number of units that a step is expected to have.
+    `batch_size` is the expected number of units in a step.
     """
     if speed.physical_batch:  # asked for, whatever the batch
         return speed.physical_batch
@@ -138,15 +138,15 @@ def units_at_once(speed: SpeedConfig, batch_size: int, tokens: int) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step asks for."""
+    """The inputs of a step."""
 
     step: int  # 1 … T
     units: list[list[int]]  # of the logical batch, each the numbers of its records
-    limits: Tensor | None = None  # (B,) norm that each unit is clipped to; None: C
-    scales: list[Scale] = field(default_factory=list)  # one a parameter; empty: plain geometry
+    limits: Tensor | None = None  # (B,) norm that each unit is clipped to (None: C)
+    scales: list[Scale] = field(default_factory=list)  # one a parameter (empty: plain geometry)
 
     def part(self, places: list[int]) -> Batch:
-        """Return the same of some of its units, by their places in `units`."""
+        """Return some of its units, given their places in `units`."""
         limits = None if self.limits is None else self.limits[places]
         return replace(self, units=[self.units[i] for i in places], limits=limits)
 
@@ -168,9 +168,9 @@ class ClippedSum:
         self.count: Count | None = None  # is called with the units that are done, and all
 
     def compute_clipped_sum(self, batch: Batch) -> UnitReport:
-        """Leave Σᵢ ĝᵢ of a batch in `engine.sums`; when out of memory, start again with less.
+        """Leave Σᵢ ĝᵢ of a batch in `engine.sums`. If memory runs out, start again with less.
 
-        Physical batches are halved. Where one unit is too much, layers keep their inputs only.
+        Physical batches are halved. If one unit is too much, layers keep their inputs only.
         Returns losses, norms and clipping scales of units in the order of computation, which are
         private.
         """

@@ -1,9 +1,9 @@
 """Several processes that form each clipped sum together.
 
-They find one another through a file in a folder of the user's own, and talk over the loopback.
+They meet through a file in a folder of the user's own, and communicate over the loopback interface.
 Rank 0 alone draws batches, adds noise, steps and keeps the ledger. The others get weights and the
-numbers of records, and return sums without noise. What passes between them is as private as the
-records, and consists of tensors and JSON (no pickle).
+numbers of records, and return sums without noise. The messages are as private as the records. They
+consist of tensors and JSON (no pickle).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ProcessGroup:
                 dist.broadcast(tensor.detach(), 0)
 
     def gather(self, part: Tensor, columns: list[int]) -> list[Tensor]:
-        """Return every rank's (r, columns[rank]) on rank 0; nothing elsewhere."""
+        """Return every rank's (r, columns[rank]) on rank 0, and nothing elsewhere."""
         padded = part.new_zeros(len(part), max(columns))  # gather wants equal shapes
         padded[:, : part.shape[1]] = part
         found = None if self.rank else [torch.empty_like(padded) for _ in columns]
@@ -72,13 +72,13 @@ class ProcessGroup:
 
 @contextmanager
 def process_group(count: int) -> Iterator[ProcessGroup | None]:
-    """Start `count` - 1 more processes and yield the group; None if there is only this process.
+    """Start `count` - 1 more processes and yield the group, or None if one process is enough.
 
-    Under `accelerate launch` or `torchrun` the processes are there already, `count` is ignored,
+    Under `accelerate launch` or `torchrun` the processes exist already. Then `count` is ignored,
     and all but rank 0 call `run_worker`.
 
     Raises:
-        InputError: sharded training was asked for, or a process ended before its time.
+        InputError: sharded training was requested, or a process ended too early.
     """
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         raise InputError(
@@ -92,7 +92,7 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
     if count == 1:
         yield None
         return
-    # All ranks together use as many threads as there are cores.
+    # All ranks together use one thread per core.
     own, threads = torch.get_num_threads(), max(1, (os.cpu_count() or 1) // count)
     with TemporaryDirectory(prefix="twinset-group-") as folder:
         meeting = str(Path(folder, "meeting"))
@@ -138,13 +138,13 @@ def world_size(count: int) -> int:
 
 @contextmanager
 def join_group(meeting: str, rank: int = -1, size: int = -1) -> Iterator[ProcessGroup]:
-    """Join a process group; rank 0's last message is that there is nothing more to do.
+    """Join a process group. Rank 0's last message says that the work is done.
 
-    They meet at a URL of `torch.distributed`. A rank and a size of -1 are as a launcher says.
+    They meet at a URL of `torch.distributed`. For a rank and a size of -1 the launcher decides.
     """
     if size > 0:
         os.environ.update(ONLY_HERE)
-    # Messages lie on the processor, weights and sums on GPUs.
+    # Messages are on the CPU, weights and sums on GPUs.
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
     carriers = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
     dist.init_process_group(
@@ -160,13 +160,13 @@ def join_group(meeting: str, rank: int = -1, size: int = -1) -> Iterator[Process
 
 
 def sum_together(own: ClippedSum, group: ProcessGroup, batch: Batch) -> UnitReport:
-    """Leave Σᵢ ĝᵢ of a batch in rank 0's own engine's sums, with parts that the others form.
+    """Leave Σᵢ ĝᵢ of a batch in the sums of rank 0's engine. The others form parts of it.
 
-    The others are in `run_worker`. What a unit holds says who forms its part, and nothing else.
-    Processes may round in different ways. If one record more or less moved others to another
-    process, it would move their gradients too. So neither a unit's place in the batch decides, nor
-    its number in the table, which changes with every row removed before it. The first of a unit's
-    records decides.
+    The others are in `run_worker`. A unit's content alone decides which process forms its part,
+    because processes may round in different ways. An added record must not move other units to
+    another process, which would change their gradients. So neither a unit's place in the batch
+    decides, nor its number in the table, which changes with every row removed before it. The first
+    of a unit's records decides.
     """
     dealt: list[list[int]] = [[] for _ in range(group.size)]
     for place, unit in enumerate(batch.units):
@@ -184,11 +184,11 @@ def sum_together(own: ClippedSum, group: ProcessGroup, batch: Batch) -> UnitRepo
 
 
 def _sum_part(batch: Batch, sizes: list[int], own: ClippedSum, group: ProcessGroup) -> UnitReport:
-    """Do what every rank does alike; the report is whole at rank 0."""
+    """Do the part of the sum that every rank does. The report is complete on rank 0."""
     group.broadcast([parameter.data for parameter in own.engine.parameters])
     group.broadcast([f for s in batch.scales for f in (s.columns, s.rows) if f is not None])
     report = own.compute_clipped_sum(batch)
-    for total in own.engine.sums:  # summed at rank 0; undefined elsewhere
+    for total in own.engine.sums:  # summed at rank 0 (undefined elsewhere)
         dist.reduce(total, 0)
     # (3, units) from the processor on every rank: one without units has no device to speak of
     figures = torch.stack([f.double().cpu() for f in (report.losses, report.norms, report.scales)])
@@ -201,7 +201,7 @@ def _sum_part(batch: Batch, sizes: list[int], own: ClippedSum, group: ProcessGro
 def run_worker(meeting: str = "env://", rank: int = -1, size: int = -1) -> None:
     """Join a process group and form parts of clipped sums until there are no more.
 
-    A worker draws no batch and no noise, and writes nothing. By default a launcher has started it.
+    A worker draws no batch and no noise, and writes nothing. By default a launcher starts it.
     """
     with join_group(meeting, rank, size) as group:
         # Each message opens a training, see `loop.opening_message`.

@@ -1,8 +1,8 @@
-"""The private fine-tuning loop, to be read from top to bottom.
+"""The private fine-tuning loop, readable from top to bottom.
 
 Poisson batch → exact clipped sum → noise policy → ledger → Adam. The last three belong to
-`PrivateOptimizer`. Every private training takes its steps with it, of language models and of
-classifiers alike. Losses, norms and clipped shares are private: they go to the observer, whose
+`PrivateOptimizer`. Every private training uses it for its steps, of language models and of
+classifiers alike. Losses, norms and clipped shares are private. They go to the observer, whose
 output stays in `internal/`.
 """
 
@@ -54,15 +54,15 @@ class StepContext:
     speed: SpeedConfig = SpeedConfig()  # size of physical batches only
     observe: Callable[[StepReport], object] = lambda report: None  # called after each step
     count: Count = lambda done, total: None  # called with the units of the first step
-    # units' numbers → the records of each that take part; by default its one, of the same number
+    # units' numbers → the records of each that take part. By default one of the same number
     records_of: RecordsOf = lambda units: [[unit] for unit in units.tolist()]
     resume_state: dict[str, Any] | None = None  # what `checkpoints` was given
     checkpoints: KeepState = lambda step, state, is_end: None  # keeps what may be resumed from
-    group: ProcessGroup | None = None  # processes that form each sum; None: this one alone
+    group: ProcessGroup | None = None  # processes that form each sum (None: this one alone)
 
 
 def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
-    """Return what other ranks need: the very same weights, and records that lie in a folder."""
+    """Return what other ranks need: the same weights, and records in a folder."""
     # of weights that were rounded once, others must be rounded too
     speed = replace(trainer.config.speed, precision="bfloat16" if trainer.is_low else "float32")
     norm = context.max_grad_norm
@@ -77,17 +77,17 @@ def opening_message(trainer: Trainer, context: StepContext) -> dict[str, Any]:
 
 
 def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepContext) -> None:
-    """Fine-tune a model in place, a private step for each batch.
+    """Fine-tune a model in place, one private step per batch.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, TRAINING.
+    For its guarantee see `twinset.privacy.statement.theorems`, TRAINING.
 
     Args:
         trainer: its model's trainable parameters are the ones trained.
-        batches: of `poisson_batches`, one a step that is still to do: numbers of units.
+        batches: of `poisson_batches`, one per remaining step: numbers of units.
         context: what the steps work with. The processes of a group form each sum together.
 
     Raises:
-        InputError: the model holds a layer whose gradients cannot be clipped.
+        InputError: the model has a layer whose gradients cannot be clipped.
     """
     if context.group:
         context.group.broadcast_message(opening_message(trainer, context))
@@ -156,9 +156,9 @@ def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepC
 
 
 class PrivateOptimizer:
-    """Takes steps along noisy sums, and holds all that a step changes.
+    """Takes steps along noisy sums, and holds all state that a step changes.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, TRAINING.
+    For its guarantee see `twinset.privacy.statement.theorems`, TRAINING.
     """
 
     def __init__(
@@ -176,11 +176,11 @@ class PrivateOptimizer:
         self.done = 0  # steps
 
     def step(self, sums: list[Tensor], units: Sequence[int]) -> None:
-        """Take a step: what it spends is recorded before it is used, and nothing stops between.
+        """Take a step. Record what it spends before it is used, without interruption.
 
         Args:
-            sums: Σᵢ ĝᵢ of the batch, one for each parameter; overwritten.
-            units: the batch's, as the policy knows them.
+            sums: Σᵢ ĝᵢ of the batch, one for each parameter. They are overwritten.
+            units: the batch's units, as the policy knows them.
         """
         with uninterrupted():
             noisy, event = self._policy.release(sums, units)
@@ -205,7 +205,7 @@ class PrivateOptimizer:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Take back what `state` returned."""
+        """Restore a state returned by `state`."""
         with torch.no_grad():
             for parameter, kept in zip(self._parameters, state["parameters"], strict=True):
                 parameter.copy_(kept)

@@ -1,7 +1,7 @@
 """Privacy weights of records: how unusual a public model finds each text, on a public scale.
 
-A weight is worked out on the training side, kept in memory and shown to nobody. The scale is
-public: its constants were fitted on public texts, by `fit_scale_on_tables`.
+Weights are computed on the training side, kept in memory and never shown. The scale is public: its
+constants were fitted on public texts, by `fit_scale_on_tables`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LOW, HIGH = 0.1, 0.9  # quantiles of the public texts at which weights are 0 and
 def text_nats(
     model: Any, tokenizer: Any, texts: Sequence[Sequence[int]], count: Callable[[int, int], object]
 ) -> Tensor:
-    """(N,) nats per token of texts without any prompt; see `nats_per_token`."""
+    """(N,) nats per token of texts without any prompt, see `nats_per_token`."""
     start = tokenizer.bos_token_id
     start = tokenizer.eos_token_id if start is None else start
     return nats_per_token(model, texts, start, count)
@@ -44,13 +44,13 @@ def fit_scale_on_tables(
     text: str,  # their text column
     config: RunConfig,  # base model, longest text and seed
     rows: int,  # most texts of each table, drawn by the seed
-    origin: str | None,  # what they are, for ledger and card; None names the tables
+    origin: str | None,  # what they are, for ledger and card (None names the tables)
     progress: Progress,
 ) -> WeightScale:
     """Fit the constants, so that a tenth of the public texts has weight 0 and a tenth weight 1.
 
     Raises:
-        InputError: a table cannot be used, or the texts do not tell low from high.
+        InputError: a table cannot be used, or the texts are too alike for a scale.
     """
     seed, longest = config.training.seed, config.training.max_tokens
     texts: list[str] = []
