@@ -1,3 +1,3 @@
-"""Measures of a twin. Reads private records again, so what it writes stays with their owner."""
+"""Measures of a twin. They read private records again, so their output stays with the owner."""
 
 import twinset  # noqa: F401  # takes the working folder off the import path of `python -m evaluation…`

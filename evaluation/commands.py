@@ -1,7 +1,7 @@
 """The commands that measure and attack: `demo`, `compare`, `evaluate`, `audit`, `report`.
 
 Parse, call, print. Commands import what they need when they are called, so that `--help` loads no
-torch. Findings are kept in the owner's folder or a file of their own, never under `share/`.
+torch. Findings are kept in the owner's folder or a separate file, never under `share/`.
 """
 
 from __future__ import annotations
@@ -231,10 +231,10 @@ def report(
 
 
 class _ReleaseByDefault(TyperGroup):
-    """`audit X` is `audit release X` wherever X is no command."""
+    """`audit X` means `audit release X` if X is not a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put the command's name in."""
+        """Insert the command's name."""
         # "audit RUN" is what nearly everybody means, so the name of the command may be left out.
         if args and args[0] not in (*self.commands, "-h", "--help"):
             args = [RELEASE, *args]
@@ -377,7 +377,7 @@ def canaries(
 
 
 def show_first_verdict(result: Result, source: Source, device: str) -> None:
-    """Say on stderr, to the owner alone, what a twin is worth. No run fails because of it."""
+    """Print to stderr, for the owner alone, how good a twin is. No run fails because of it."""
     from twinset.commandline.console import Console
 
     from .evaluate import judge_finished_run
@@ -398,7 +398,7 @@ def show_first_verdict(result: Result, source: Source, device: str) -> None:
 def _parse_numbers(
     option: str, text: str, bounds: Bounds, is_whole: bool = False
 ) -> tuple[float, ...]:
-    """Return the numbers of "1,2,4", or refuse what is none within bounds."""
+    """Return the numbers of "1,2,4", or refuse anything that is not a number within bounds."""
     try:
         kind = int if is_whole else float
         found = dict.fromkeys(map(kind, text.split(",")))
@@ -410,7 +410,7 @@ def _parse_numbers(
 
 
 def _open_findings(of_run: Path | None, output: Path | None) -> KeptFindings:
-    """Return where findings go: to `output`, or to the run's own file, or nowhere."""
+    """Return the file for findings: `output`, or the run's own file, or none."""
     if output is not None:
         check_output(output)
     return KeptFindings(of_run if output is None else output)
@@ -428,7 +428,7 @@ def _say_where(kept: KeptFindings) -> None:
 
 
 def _show_findings(findings: Findings, as_json: bool) -> None:
-    """Print findings: notes, and for each question asked a short table and a conclusion.
+    """Print findings: notes, and for each question a short table and a conclusion.
 
     A table has a row for each measure and place, and a column for what differs.
     """

@@ -53,14 +53,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 PERPLEXITY = "held-out perplexity"
-REAL_ROWS = "real data"  # as many rows as the twins have
+REAL_ROWS = "real data"  # cut to the twins' number of rows
 PERPLEXITY_ROWS = 250
 JUDGE_ROWS = 4000  # at most, that judges of label fidelity learn from
 EXPOSURES = {copies: f"exposure, planted {copies}×" for copies in COPIES}  # means, by copies
 
 
 class Measure(NamedTuple):
-    """One column of the table: its name, the way it should go, its range, digits to show."""
+    """One column of the table: its name, its desired direction, its range, digits to show."""
 
     name: str
     goal: Goal
@@ -69,7 +69,7 @@ class Measure(NamedTuple):
     digits: int
 
     def format_score(self, score: Score) -> tuple[str, str]:
-        """Return the mean and, of several seeds, its interval."""
+        """Return the mean and, for several seeds, its interval."""
         middle, low, high = (f"{v:.{self.digits}f}" for v in (score.value, score.low, score.high))
         return middle, "" if score.n == 1 else f"[{low}, {high}]"
 
@@ -109,7 +109,7 @@ class PolicyResults:
 
     @property
     def runs(self) -> dict[str, list[PolicyRun]]:
-        """The runs of each policy, one a seed, in the order of the policies' first runs."""
+        """The runs of each policy, one per seed, in the order of the policies' first runs."""
         found: dict[str, list[PolicyRun]] = {}
         for (name, _), run in self.rows.items():
             found.setdefault(name, []).append(run)
@@ -122,7 +122,7 @@ class PolicyResults:
         return mean(measure.name, values, *measure[1:4]) if values else None
 
     def budget(self, name: str) -> tuple[str, str]:
-        """Return ε, rounded up, and δ: the largest of the runs. Empty where none was trained."""
+        """Return ε, rounded up, and δ: the largest of the runs. Empty if none was trained."""
         runs = self.runs[name]
         if not any(run.guarantee for run in runs):
             return "", ""
@@ -132,7 +132,7 @@ class PolicyResults:
         return up_decimals(max(e for e in epsilons if e)), up_digits(max(d for d in deltas if d))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON, with null for what JSON has no number for."""
+        """Return plain values for JSON, with null for numbers that JSON lacks."""
         scores = []
         for name, measure in product(self.runs, self.measures):
             if score := self.score(name, measure):
@@ -146,7 +146,7 @@ class PolicyResults:
 def compare_policies(
     request: ComparisonRequest, config: RunConfig, output: Path, command: str, progress: Progress
 ) -> PolicyResults:
-    """Make and score every run that the results at `output` lack, and write table and figure."""
+    """Make and score the runs that are missing at `output`, and write table and figure."""
     configs = {name: policy_config(config, name) for name in request.policies}
     check_private_place(output)
     data = read_data(request, config.training.seed, progress)
@@ -286,9 +286,9 @@ class PolicyTrials:
         return PolicyRun(values, epsilon, delta, sentence, exposures)
 
     def _score_rows(self, frame: pd.DataFrame, judged: pd.DataFrame) -> dict[str, float]:
-        """Return accuracies on held-out rows of what learns from a table, and label fidelity.
+        """Return accuracies on held-out rows of classifiers from a table, and label fidelity.
 
-        Classifiers of real rows are to agree with the labels of the rows that are judged.
+        Label fidelity is how often classifiers of real rows agree with the judged rows' labels.
         """
         text, target, values = self._data.text, self._target, {}
         for name, maker in self._makers.items():

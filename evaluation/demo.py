@@ -1,8 +1,8 @@
-"""`twinset demo`: a twin made on this machine, and what it is worth.
+"""`twinset demo`: a twin made on this machine, and how good it is.
 
 The table is public, or made up, and plays the private one. All else is as in `twinset generate`.
-The dialogues are in the manner of CustomerSim (Shi et al. 2022): an agenda of turns, several
-wordings of each, and words for the gaps. Their personal data is made up and in known places.
+The dialogues follow CustomerSim (Shi et al. 2022): an agenda of turns, several wordings of each,
+and words for the gaps. Their personal data is made up and in known places.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def load_reviews(say: Say = silent) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the training and the held-out film reviews. No film and no text is in both.
 
     Both tables have the columns `film`, `verdict` ("fresh" or "rotten") and `review`, and the same
-    rows in the same order every time. The asset `demo-reviews` must be in the cache or in reach.
+    rows in the same order every time. The asset `demo-reviews` must be cached or downloadable.
     """
     corpus = pd.read_csv(asset_path("demo-reviews", say), compression="bz2")
     # No plots, no blank texts, the first of equal texts. Stray spaces are removed first: they make
@@ -78,12 +78,12 @@ def load_reviews(say: Say = silent) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def make_dialogues(rows: int = 1000, seed: int = 0) -> pd.DataFrame:
-    """Return a table of support dialogues. With the same seed, more rows begin with the same ones.
+    """Return a table of support dialogues. With one seed, a longer table begins like a shorter one.
 
-    No person, address or number is real: telephone numbers are of the block 555-01xx, which is
-    kept for fiction, and e-mail goes to the domains that RFC 2606 reserves. Columns are `text`,
+    No person, address or number is real. Telephone numbers are of the block 555-01xx, which is
+    reserved for fiction, and e-mail uses the domains that RFC 2606 reserves. Columns are `text`,
     `topic` (delivery, refund, damage or moving), `satisfied` ("yes" or "no") and `secrets`: JSON of
-    what is private in the text, by kind. Each value stands there once.
+    the private values in the text, by kind. Each value occurs there once.
     """
     rng = np.random.default_rng(seed)
 
@@ -145,7 +145,7 @@ class Demo:
     heldout_rows: int  # held-out rows that classifiers are tested on
     classifiers: tuple[str, ...]  # by name. The last is the judge of labels.
     embedded: bool = True  # whether texts are compared by embeddings, which are an asset
-    # Column of what was planted in a row: JSON, kind → value. None: nothing was.
+    # Column of the values planted in a row: JSON, kind → value. None: no values.
     secrets: str | None = None
     # What may move the guarantee. No teacher: in the time of a demo it can't read that many texts.
     privacy: PrivacyConfig = PrivacyConfig(target_epsilon=EPSILON, teacher_share=0.0)
@@ -158,8 +158,8 @@ def make_support(say: Say) -> tuple[pd.DataFrame, pd.DataFrame]:
     return table[:SUPPORT_ROWS], table[SUPPORT_ROWS:].reset_index(drop=True)
 
 
-# As many record visits as fit into the time. Spent in few large steps, with a larger rate, they
-# drown in less noise: tuning.md has the figures.
+# The number of record visits that fit into the time. In few large steps, with a larger rate, they
+# have less noise: tuning.md has the figures.
 _RECIPE = TrainingConfig(steps=4, batch_size=252, learning_rate=0.012, max_tokens=48)
 REVIEWS = Demo(
     name="reviews",
@@ -171,7 +171,7 @@ REVIEWS = Demo(
     base_model="smollm2-135m-text",
     training=_RECIPE,
     mini=replace(_RECIPE, steps=10, batch_size=1008, learning_rate=0.008),
-    rows_per_label=300,  # as many of either: how they are mixed differs from film to film
+    rows_per_label=300,  # equally many of either: their mix differs from film to film
     known_rows=1500,
     heldout_rows=2500,
     classifiers=("tfidf", "minilm"),
@@ -185,8 +185,8 @@ SUPPORT = Demo(
     prompt="support-dialogue",
     base_model=GPT2_MINI,
     training=replace(_RECIPE, max_tokens=192),
-    # All weights: in as many steps, adapters of so small a model learn half as much. Wrong prompts
-    # would cost half the visits, and taught no label either. The longest dialogue has 184 tokens.
+    # All weights, because adapters of such a small model learn half as much in these steps. Wrong
+    # prompts would cost half the visits, and did not help. The longest dialogue has 184 tokens.
     mini=TrainingConfig(
         method="full",
         steps=10,
@@ -206,7 +206,7 @@ DEMOS = {demo.name: demo for demo in (REVIEWS, SUPPORT)}
 
 
 class _Counts(Progress):
-    """Passes on what is counted. The run itself will say the notes."""
+    """Forwards counts only. The run itself will show the notes."""
 
     def __init__(self, progress: Progress) -> None:
         self._to = progress
@@ -226,7 +226,7 @@ def run_demo(
     base_model: str | None,
     device: str,
 ) -> DemoReport:
-    """Make a twin of a demo's table and measure it. What it will take is measured first."""
+    """Make a twin of a demo's table and measure it. It first measures how long that will take."""
     if name not in DEMOS:
         raise InputError(f"`data={name}`: is none of {', '.join(DEMOS)}")
     demo = DEMOS[name]
@@ -252,7 +252,7 @@ def run_demo(
         total = demo.rows_per_label * len(train[list(demo.attributes)].drop_duplicates())
         progress.say("measuring how long the demo takes on this machine")
         planned = plan_run(source, None, config, total, _Counts(progress))
-        # The base model then writes as many rows. A minute is for loading and the classifiers.
+        # Includes the base model's rows. A minute is for loading and the classifiers.
         minutes = 1 + (planned.seconds + dict(planned.phases)["rows"]) / 60
         quicker = ""
         if minutes > LONG_MINUTES and base_model != GPT2_MINI:
@@ -278,7 +278,7 @@ def run_demo(
 
 @dataclass(frozen=True)
 class DemoReport:
-    """What the demo shows at its end. `rich` prints it."""
+    """The demo's final output, printed by `rich`."""
 
     demo: Demo
     findings: Findings

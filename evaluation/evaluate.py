@@ -1,9 +1,9 @@
-"""Is a twin useful, is it faithful? Tables in, findings out.
+"""Is a twin useful, and is it faithful? Tables in, findings out.
 
-`evaluate` is `twinset evaluate`. `judge_finished_run` is what a run says of its twin at its end, in
-five lines. `evaluate_frames` and `audit_frames` are what `Twinset.evaluate` and `audit` call.
-Everything found is computed on private rows, except what is marked "release alone". It stays with
-their owner: it goes to the run's `internal/`, never to `share/`.
+`evaluate` is `twinset evaluate`. `judge_finished_run` is a run's own verdict on its twin, in five
+lines. `evaluate_frames` and `audit_frames` are called by `Twinset.evaluate` and `audit`. All
+findings are computed on private rows, except those marked "release alone". They stay with their
+owner: they go to the run's `internal/`, never to `share/`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from .utility.classifiers import CLASSIFIERS, Budget, SentenceEncoder, make_clas
 from .utility.usefulness import Usefulness, targets
 
 FILE = "evaluation.json"
-BASELINE_ROWS = 1_000  # as many as a twin of 4,778 has took 38 of 45 minutes
+BASELINE_ROWS = 1_000  # writing 4,778 rows, the number of a twin, took 38 of 45 minutes
 MOST, ATTACKED = 5_000, 200  # rows of each table, and members, in a first verdict
 QUICK = "quick measures at the run’s end: `twinset evaluate` and `twinset audit` take all of them"
 Real: TypeAlias = pd.DataFrame | str | Path  # rows, or a file of them
@@ -72,7 +72,7 @@ Real: TypeAlias = pd.DataFrame | str | Path  # rows, or a file of them
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What is evaluated, against what."""
+    """What is evaluated, and with which rows."""
 
     train: Path  # the private table it was made from
     test: Path  # real rows held out
@@ -83,8 +83,8 @@ class EvaluationRequest:
     classifiers: tuple[str, ...] = CLASSIFIERS  # names in `classifiers`
     encoder: str | None = None  # what the classifier `encoder` fine-tunes. None: MiniLM
     seeds: int = setting(1, bounds=RUNS)  # how many times each classifier is trained
-    # Rows made without private data. None: made here, once, where there is a run: as many as the
-    # twin has, but no more than `BASELINE_ROWS`
+    # Rows made without private data. None: made here once, if there is a run. Their number is the
+    # twin's, but at most `BASELINE_ROWS`
     baseline: Path | None = None
     non_private: Path | None = None  # rows of a model trained without noise
     sweep: tuple[float, ...] = ()  # further ε, a twin of each is trained and scored
@@ -106,7 +106,7 @@ def evaluate(
 ) -> Findings:
     """Measure use and fidelity: scores, curves and histograms, and notes that a reader must see.
 
-    `keep` is given what is found after each part, so that nothing is lost if the next one fails.
+    `keep` gets the findings after each part, so that nothing is lost if the next one fails.
     """
     embeddings = SentenceEncoder(progress.say, release.device)
     makers = make_classifiers(request.classifiers, progress.say, request.encoder, embeddings)
@@ -227,10 +227,10 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
 def judge_finished_run(
     run: Path, source: Source, progress: Progress, device: str = AUTO
 ) -> list[str]:
-    """Say what a twin is worth by quick measures on the rows held out: five lines.
+    """Judge a twin by quick measures on the held-out rows, in five lines.
 
-    The rules are the report's, and the scores are kept for it. The lines are for the owner alone.
-    Where no rows were held out, they say how to get a verdict. A private table that cannot be read
+    The rules are those of the report, and the scores are kept for it. The lines are for the owner
+    alone. Without held-out rows, they say how to get a verdict. A private table that cannot be read
     again is refused.
     """
     is_read_once = str(source.data) == STDIN
@@ -299,7 +299,7 @@ def evaluate_frames(
     classifiers: Sequence[str] | None = None,
     **options: Any,
 ) -> pd.DataFrame:
-    """Return the scores of a model's twin, a row each. See `twinset.Twinset.evaluate`."""
+    """Return the scores of a model's twin, one per row. See `twinset.Twinset.evaluate`."""
     with TemporaryDirectory() as folder:  # the commands' own code reads files
         release, real = _write_files(Path(folder), model, made_from, twin, train, test)
         request = EvaluationRequest(*real, tuple(classifiers or CLASSIFIERS), **options)
@@ -317,7 +317,7 @@ def audit_frames(
     *,
     rows: int,
 ) -> pd.DataFrame:
-    """Return what attacks on a model and a twin of its find. See `twinset.Twinset.audit`."""
+    """Return the scores of attacks on a model and its twin. See `twinset.Twinset.audit`."""
     with TemporaryDirectory() as folder:
         release, real = _write_files(Path(folder), model, made_from, twin, members, non_members)
         request = AuditRequest(*real, rows)
@@ -327,9 +327,9 @@ def audit_frames(
 def _write_files(
     folder: Path, model: TwinModel, made_from: Source | Path | None, twin: pd.DataFrame, *real: Real
 ) -> tuple[Release, tuple[Path, Path, str, Layout, tuple[str, ...]]]:
-    """Return a release, and files of real rows with text and labels as the model's, named so.
+    """Return a release, and files of real rows with the text and labels of the model.
 
-    The folder can be read by its owner alone.
+    Only the owner can read the folder.
     """
     schema, claim = model.schema, model.guarantee
     names = tuple(attribute.name for attribute in schema.attributes)
@@ -359,6 +359,6 @@ def _write_files(
 
 
 def _list_scores(findings: Findings) -> pd.DataFrame:
-    """Return a row for each score: what it measures, of which rows, its value and interval."""
+    """Return a row for each score: its measure, the rows it is for, its value and interval."""
     rows = [{"question": m.question, **asdict(m.score), **m.place} for m in findings.measured]
     return pd.DataFrame(rows)

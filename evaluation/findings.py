@@ -1,4 +1,4 @@
-"""What an evaluation or an audit found: scores, curves, histograms, and how they are stored.
+"""Findings of an evaluation or an audit: scores, curves, histograms, and how they are stored.
 
 A `Score` is a number with everything needed to read it. `Findings` is one flat list of scores,
 each with its place ("rows" → "twin", "classifier" → "tfidf"), with curves and histograms for the
@@ -52,10 +52,10 @@ CANARIES = Bounds(0, 10**6)
 
 @dataclass(frozen=True)
 class Score:
-    """One value with its 95 % interval, the way it should go, its range and its sample size."""
+    """One value with its 95 % interval, its desired direction, its range and its sample size."""
 
     name: str  # the measure
-    value: float  # what was found
+    value: float  # the result
     low: float  # lower end of the interval
     high: float  # upper end
     goal: Goal  # the way it should go
@@ -70,9 +70,9 @@ class Score:
 
 
 def proportion(name: str, hits: int, n: int, goal: Goal = "maximise") -> Score:
-    """Return hits / n with Wilson's interval (Wilson 1927), which holds near 0 and 1 too.
+    """Return hits / n with Wilson's interval (Wilson 1927), which is valid near 0 and 1 too.
 
-    The interval is about the n rows that were counted, not about training again.
+    The interval is about the n counted rows, not about training again.
 
     >>> print(proportion("accuracy", 90, 100))
     0.900 [0.826, 0.945]
@@ -88,7 +88,7 @@ def proportion(name: str, hits: int, n: int, goal: Goal = "maximise") -> Score:
 def mean(name: str, values: Sequence[float], goal: Goal, minimum: float, maximum: float) -> Score:
     """Return the mean of repetitions with Student's t interval, cut at the range.
 
-    The interval is about repeating everything. A single value has none: it is the whole range.
+    The interval is about repeating everything. For a single value it is the whole range.
 
     >>> print(mean("accuracy", [0.8, 0.9, 0.85], "maximise", 0.0, 1.0))
     0.850 [0.726, 0.974]
@@ -115,7 +115,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Curve:
-    """Lines to be drawn."""
+    """Lines to draw."""
 
     question: Question  # what they help to answer
     name: str  # title
@@ -155,7 +155,7 @@ class Findings:
         return [m for m in self.measured if m.question == question]
 
     def find(self, name: str, **place: str) -> Score | None:
-        """Return the first score of that name whose place agrees, or None."""
+        """Return the first score with that name and a matching place, or None."""
         for m in self.measured:
             if m.score.name == name and place.items() <= dict(m.place).items():
                 return m.score
@@ -166,18 +166,18 @@ class Findings:
         return [m for m in self.measured if m.score.where == "release alone"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, ready for JSON. What is not finite becomes null."""
+        """Return plain values for JSON. Numbers that are not finite become null."""
         written = json.dumps({"schema": SCHEMA} | asdict(self))
         found: dict[str, Any] = json.loads(written, parse_constant=lambda name: None)
         return found
 
     def save(self, path: Path) -> None:
-        """Write JSON that only its owner may read: it was computed from private rows."""
+        """Write JSON that only its owner may read, because it was computed from private rows."""
         write_json(path, self.to_dict(), mode=OWNER_ONLY)
 
     @classmethod
     def load(cls, path: Path) -> Findings:
-        """Read JSON. A file that cannot be read, or holds something else, is refused.
+        """Read JSON. A file that cannot be read, or has other content, is refused.
 
         Every value is checked against the type of its field, because the file may be damaged or
         come from somewhere else, and the report prints and draws all of it.
@@ -200,9 +200,9 @@ class Findings:
 
 
 def _read_as(kind: Any, data: Any, name: str = "", depth: int = _DEEPEST) -> Any:
-    """Return JSON data as a value of a type: a dataclass, or whatever its fields are made of.
+    """Return JSON data as a value of a type: a dataclass, or the types of its fields.
 
-    The field's name decides what a null stands for. Only so many objects may still be nested.
+    The field's name decides the meaning of a null. `depth` limits how deep objects may be nested.
     """
     origin, inner = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and is_dataclass(kind):
@@ -243,7 +243,7 @@ class KeptFindings:
     has_begun: bool = False
 
     def save(self, findings: Findings) -> None:
-        """Write what was found so far."""
+        """Write the findings so far."""
         if self.path is None:
             return
         # Only the first writing meets earlier findings. Later ones replace our own.
@@ -256,7 +256,7 @@ class KeptFindings:
 
 
 def check_output(output: Path) -> None:
-    """Refuse a file in a place that is meant for others, and one that holds something else."""
+    """Refuse a file in a place that is meant for others, and one with other content."""
     check_private_place(output)
     if output.exists():
         try:
@@ -268,7 +268,7 @@ def check_output(output: Path) -> None:
 
 
 def check_private_place(output: Path) -> None:
-    """Refuse a file where figures of private rows must not go, and one in no folder."""
+    """Refuse a file in a place that must not have figures of private rows, or in no folder."""
     folder = output.resolve().parent
     if (folder / "privacy.json").exists() or folder.name == "share":
         raise InputError(f"`output={output}`: share/ is for others, and these figures are not")
@@ -286,7 +286,7 @@ def check_settings(path: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any
 
 
 def about() -> dict[str, str]:
-    """Return versions and machine, a line each."""
+    """Return versions and machine, one per line."""
     here = machine()
     return {
         "versions": ", ".join(f"{name} {v}" for name, v in versions().items()),
@@ -297,6 +297,6 @@ def about() -> dict[str, str]:
 def markdown_table(
     header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1
 ) -> list[str]:
-    """Return the lines of a Markdown table, whose first columns are aligned to the left."""
+    """Return the lines of a Markdown table with left-aligned first columns."""
     rule = ["---"] * left + ["---:"] * (len(header) - left)
     return [f"| {' | '.join(cells)} |" for cells in (header, rule, *rows)]

@@ -1,6 +1,6 @@
 """Runs with several noise policies: the request, each one's options, the rows, and the training.
 
-Some rows are trained on and some held out. Nothing here knows a score.
+Some rows are for training and some are held out. Nothing here knows a score.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TRAINED_ALL_THE_SAME = (
 )
 POLICIES = policy_names()
 NO_PRIVACY = "none"  # a policy here: what training without noise gives, and gives away
-HELD_OUT_SHARE = 5  # one row in so many, where no held-out table is given
+HELD_OUT_SHARE = 5  # one row in 5, if no held-out table is given
 HELD_OUT_ROWS = 2000  # at most: embeddings of more take minutes
 SAME_PROMPT = 'every model is behind "{}"; `prompt` names another, such as the one a run has chosen'
 
@@ -59,11 +59,11 @@ class ComparisonRequest:
     seeds: int = setting(3, bounds=RUNS)  # how many runs of each. The first seed is the config's.
     rows: int = setting(1000, bounds=ROWS)  # of each twin
     test: str | None = None  # held-out real rows. None keeps a fifth of the table.
-    # Names in `classifiers.CLASSIFIERS`. Empty where none is trained.
+    # Names in `classifiers.CLASSIFIERS`. Empty: no classifier.
     classifiers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Refuse numbers out of range, and owners: planted canaries have none."""
+        """Refuse numbers out of range, and owners, because planted canaries have none."""
         check_options(self)
         if self.source.owner is not None:
             raise InputError("`owner`: rows are protected one by one here; leave it out")
@@ -71,7 +71,7 @@ class ComparisonRequest:
 
 @dataclass(frozen=True)
 class Data:
-    """The rows: those trained on, those held out, and what the prompts make of them."""
+    """The rows: those for training, those held out, and their prompts."""
 
     train: Records
     heldout: Records
@@ -82,13 +82,13 @@ class Data:
     def train_twin(
         self, frame: pd.DataFrame, config: RunConfig, rows: int, progress: Progress
     ) -> tuple[TwinModel, Twin]:
-        """Fine-tune on a table of these columns, and write so many rows."""
+        """Fine-tune on a table of these columns, and write `rows` rows."""
         known = LabelRules().settled(self.train.schema, self.train.whose)
         source = Source(frame, self.text, self.attributes, prompt=self.template, labels=known)
         return train_twin(source, config, rows, progress)
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
-        """Return what every run depends on, but its policy; the tables by their hashes."""
+        """Return what every run depends on, except its policy. Tables appear as hashes."""
         options = asdict(config)
         del options["policy"]["noise_policy"]  # it is in the key of each row instead
         rows = {"train": self.train.fingerprint(), "held out": self.heldout.fingerprint()}
@@ -98,7 +98,7 @@ class Data:
 def read_data(
     request: ComparisonRequest, seed: int, progress: Progress, reserved: Sequence[str] = ()
 ) -> Data:
-    """Read the private table and what is held out of it."""
+    """Read the private table and its held-out rows."""
     source = request.source
     frame, records, _ = read_source(source, progress)
     # its figures are for the owner alone, so label values may be those of the table
@@ -140,7 +140,7 @@ def read_data(
 
 
 def policy_config(config: RunConfig, name: str) -> RunConfig:
-    """Return the options of one policy's runs, or refuse a policy that is none."""
+    """Return the options of one policy's runs, or refuse an unknown policy."""
     if name == NO_PRIVACY:
         return replace(config, privacy=replace(config.privacy, target_epsilon=None))
     if config.privacy.target_epsilon is None:
@@ -154,10 +154,10 @@ def policy_config(config: RunConfig, name: str) -> RunConfig:
 def train_twin(
     source: Source, config: RunConfig, rows: int, progress: Progress
 ) -> tuple[TwinModel, Twin]:
-    """Fine-tune once and sample once, with the parts that `twinset generate` is made of.
+    """Fine-tune once and sample once, with the parts of `twinset generate`.
 
-    Rows are protected one by one. It is one of several models that are compared, so the clock
-    chooses no steps. It is trained even where a run alone would train nothing, and says so.
+    Rows are protected one by one. Because several models are compared, the clock chooses no steps.
+    The model is trained even if a run alone would train nothing, and a note says so.
     """
     of_records = PrivacyConfig().max_records_per_owner  # without effect
     privacy = replace(config.privacy, max_records_per_owner=of_records)
@@ -179,7 +179,7 @@ def write_untrained_twin(
     counts: Mapping[Combination, int],
     progress: Progress,
 ) -> pd.DataFrame:
-    """Return rows from the base model as it is, asked just as the twin's model is.
+    """Return rows from the untrained base model, with the same prompts as for the twin's model.
 
     Config, template and rows of every label combination are the twin's. The schema is the private
     table's, which is public.

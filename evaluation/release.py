@@ -1,4 +1,4 @@
-"""What an evaluation reads: a twin's file, a run folder, held-out rows, and tables to compare.
+"""Inputs of an evaluation: a twin's file, a run folder, held-out rows, and tables to compare.
 
 Reads no weights. The only files it writes are temporary copies of real rows, inside `internal/`.
 Messages count rows and never quote one.
@@ -76,7 +76,7 @@ class Tables:
 
 
 def check_tables(tables: Tables) -> list[str]:
-    """Return what a reader must know of these tables, or refuse those that do not fit together."""
+    """Return notes for a reader of these tables, or refuse tables that do not fit together."""
     notes, text, schema = list[str](), tables.text, tables.schema
     declared = {a.name: set(map(plain, a.values)) for a in schema.attributes} if schema else {}
     found: dict[str, dict[str, set[str]]] = {}  # table → attribute → its labels
@@ -116,7 +116,7 @@ def check_tables(tables: Tables) -> list[str]:
 def labelled(frame: pd.DataFrame, text: str, target: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return texts and labels of the rows that have both.
 
-    Labels are told by their spelling, so that the same values agree whatever files they came from.
+    Labels are compared by their spelling, so equal values agree whatever file they came from.
     """
     columns = (label_cells(frame[name], f"column {name!r}") for name in target)
     texts = text_cells(frame[text], f"column {text!r}")
@@ -139,7 +139,7 @@ def normalised(text: object) -> str:
 
 @dataclass(frozen=True)
 class Twin:
-    """A twin's rows and what may be claimed of them."""
+    """A twin's rows and their guarantee."""
 
     frame: pd.DataFrame
     epsilon: float | None = None  # ε, or None without a guarantee
@@ -150,13 +150,13 @@ class Twin:
 
     @classmethod
     def from_ledger(cls, frame: pd.DataFrame, ledger: Ledger) -> Twin:
-        """Return rows with what their ledger guarantees."""
+        """Return rows with the guarantee of their ledger."""
         claim = guarantee(ledger)
         return cls(frame, claim.epsilon, claim.delta, claim.sentence, claim.unit)
 
     @classmethod
     def read(cls, path: Path) -> Twin:
-        """Read a twin and its `privacy.json`, from `share/` or as `--output` leaves them."""
+        """Read a twin and its `privacy.json`, from `share/` or from the files of `--output`."""
         file = next((f for f in (beside(path)[1], path.with_name(PRIVACY)) if f.is_file()), None)
         if file is None:
             return cls(read_frame(path))
@@ -177,13 +177,13 @@ class Twin:
 
     @property
     def is_of_whole_records(self) -> bool:
-        """Whether the guarantee covers all that a record says, and not only flagged spans."""
+        """Whether the guarantee covers all that a record says, not only flagged spans."""
         return self.epsilon is not None and self.unit != FLAGGED_UNIT
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run left."""
+    """The results of a run."""
 
     root: Path
     config: RunConfig  # its options, with the steps, batch size and rate that were chosen for it
@@ -197,7 +197,7 @@ class FinishedRun:
     def read(cls, root: Path, device: str = AUTO) -> FinishedRun:
         """Read a run folder. One that is damaged, or of another format, is refused.
 
-        The device is for everything computed from now on. It is this machine's, not the run's.
+        The device is for all later computations. It is this machine's, not the run's.
         """
         check_file_format(root / "model" / LEDGER)
         try:
@@ -227,7 +227,7 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Release:
-    """A twin, with its run folder where there is one."""
+    """A twin, with its run folder if there is one."""
 
     path: Path  # the twin's file, or the run folder
     file: Path  # the file of the twin's rows
@@ -272,7 +272,7 @@ class Release:
         return choose_columns(self.twin.frame, text, names, str(self.path), notes)
 
     def about(self, command: str, table: Path) -> dict[str, Any]:
-        """Return what a reader of findings must know to do it again."""
+        """Return what a reader of findings needs to repeat them."""
         twin, data = self.twin, "/".join(table.parts[-2:])
         claim = {"epsilon": twin.epsilon, "delta": twin.delta, "guarantee": twin.sentence}
         made = {"command": command, "data": data, "twin_sha256": sha256_file(self.file)}
@@ -283,11 +283,11 @@ class Release:
 def open_real_rows(
     run: FinishedRun | None, data: Path, others: Path | None, text: str | None, layout: Layout
 ) -> Iterator[tuple[Path, Path, str | None, Layout]]:
-    """Yield files of rows that were trained on, and of others, and how they are read.
+    """Yield files of training rows and of other rows, and how to read them.
 
-    Others are by default those that the run held out. Then the table is read as the run read it.
-    How rows are read: their text column, or the template that joins several, and the files' layout.
-    None is what the run took, or a guess.
+    By default the other rows are those that the run held out. Then the table is read as the run
+    read it. The settings are the text column, or the template that joins several, and the files'
+    layout. By default they are the run's, or guessed.
     """
     reading = dict(run.reading) if run is not None else {}
     text = text or reading.get("text")
@@ -336,9 +336,9 @@ def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
 
 
 def read_labels(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
-    """Return a twin's rows with their labels as the schema has them, told by their spelling.
+    """Return a twin's rows with their labels as in the schema, matched by their spelling.
 
-    What CSV, Parquet or pandas took "1" for does not matter. A label of no schema stays.
+    It does not matter which type CSV, Parquet or pandas gave to "1". Unknown labels stay.
     """
     found = {}
     for attribute in schema.attributes:

@@ -1,1 +1,1 @@
-"""Attacks on twinset's own claims: each measures a lower bound of what the ledger bounds above."""
+"""Attacks on twinset's own claims. Each measures a lower bound for what the ledger bounds above."""

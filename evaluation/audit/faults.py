@@ -1,7 +1,7 @@
 """Steps and releases that are broken on purpose. An audit that does not catch them proves nothing.
 
-Each is a mistake that has been made in earnest, by others or by us. A fault changes one thing of
-`Step` or of a release. The attacker knows of it, the ledger does not.
+Each is a mistake that others or we have really made. A fault changes one thing of `Step` or of a
+release. The attacker knows about it, the ledger does not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .mechanism import (
 
 
 class TwoThirdsNoise(Step):
-    """Noise of two thirds of the stated σ. The ledger is given the stated one."""
+    """Noise with two thirds of the stated σ. The ledger records the stated one."""
 
     drawn = 2 / 3
     overstated = 3 / 2
@@ -47,7 +47,7 @@ class CrossTermLeftOut(Step):
 
 
 def norms_of_uses_apart(engine: ClippingEngine, units: int) -> Tensor:
-    """(B,) float64 norms in which a parameter's uses are taken to be orthogonal."""
+    """(B,) float64 norms that treat a parameter's uses as orthogonal."""
     apart = [use.squared_norms() for uses in engine._uses.values() for use in uses]
     return torch.stack(apart).sum(0).sqrt()
 
@@ -59,24 +59,24 @@ class SequencesApart(Step):
 
 
 class RealisedBatchSize(Step):
-    """Division by the number of records drawn, which depends on the target, as in plain SGD."""
+    """Division by the number of drawn records, which depends on the target, as in plain SGD."""
 
     divides = True
 
 
 class OverstatedEvent(Step):
-    """A ledger entry of 3/2 of the noise that was added."""
+    """A ledger entry with 3/2 of the noise that was added."""
 
     overstated = 3 / 2
 
 
 class KnownSeed(Step):
-    """Noise that whoever knows the seed can draw again and subtract."""
+    """Noise from a known seed, which the attacker can draw again and subtract."""
 
     seed = 0
 
     def outputs(self, units: Units, count: int) -> Tensor:
-        """Return what the attacker is left with, who draws from the same stream."""
+        """Return what remains for an attacker who draws from the same stream."""
         if not hasattr(self, "theirs"):
             self.theirs = Randomness.for_tests(self.seed)
         noisy = super().outputs(units, count)
@@ -92,7 +92,7 @@ class CountsAsOfOne(LabelCounts):
 
 
 class HalvedMarginalNoise(TokenMarginals):
-    """Token marginals with half of the stated σ, which is what the ledger records."""
+    """Token marginals with half of the stated σ. The ledger records the stated one."""
 
     drawn = 1 / 2
 
@@ -104,7 +104,7 @@ class HalvedMarginalNoise(TokenMarginals):
 
 
 class MarginalNoiseOfWeightOne(TokenMarginals):
-    """Token marginals with the noise of tokens of weight 1 on all, those of less weight too."""
+    """Token marginals with the noise of weight-1 tokens on all tokens, those of less weight too."""
 
     direction = np.sign(TokenMarginals.direction)
 
@@ -117,7 +117,7 @@ class MarginalNoiseOfWeightOne(TokenMarginals):
 class NoiseOfOneStep(TeacherWeights):
     """A teacher with σ at each step, as if the others had released nothing.
 
-    What is passed on grows by the root of the number of steps.
+    The released signal grows with the root of the number of steps.
     """
 
     drawn = 1 / DESCENT.steps**0.5

@@ -1,8 +1,8 @@
-"""White-box attacks on what a run releases: its noisy steps, and what it releases once.
+"""White-box attacks on what a run releases: its noisy steps and its one-time releases.
 
-The real engine, the real policy and the real releases, on worst-case neighbours. The attacker knows
-the model, the other records, the noiseless numbers and how much noise is drawn. They see the noisy
-output, and have to tell whether the target was in it. How well that goes bounds ε from below.
+They use the real engine, the real policy and the real releases, on worst-case neighbours. The
+attacker knows the model, the other records, the noiseless numbers and the noise level. They see the
+noisy output, and must tell whether the target was in it. Their success bounds ε from below.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ CANDIDATES = 400  # thresholds tried on the first half of the observations
 MAX_GRAD_NORM = 1e-2  # below every gradient of the model, so that all are clipped
 LEAST_SHARE = 0.5  # c(1), half the norm for records of privacy weight 1
 OTHERS_WEIGHT = 1.0  # privacy weight of all records but the target
-OTHERS, TOKENS = 3, 6  # records that are always there; tokens of a row
-WEIGHTS = np.repeat([0.0, 1.0, 0.25], [1, 8, 56])  # of tokens; the first is not counted
+OTHERS, TOKENS = 3, 6  # records that are always there (tokens of a row)
+WEIGHTS = np.repeat([0.0, 1.0, 0.25], [1, 8, 56])  # of tokens (the first is not counted)
 LONGEST = float(np.sqrt(WEIGHTS @ WEIGHTS))
-BINS = LengthBins(len(WEIGHTS), end=0)  # of lengths; the target is as long as the longest
+BINS = LengthBins(len(WEIGHTS), end=0)  # of lengths (the target is as long as the longest)
 COUNTED = 3  # others of each label
 OWNED = 2  # records of the target, where a release counts those of an owner
 DESCENT = Descent(steps=3)  # few: what the attacker sees is the end of all of them
@@ -57,7 +57,7 @@ OnOutputs = Callable[[int], object]  # is called with how many outputs were made
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit proved."""
+    """The result of an audit."""
 
     what: str  # the experiment
     claimed: float  # ε by the accountant, at δ. Of a published form it is the nominal one.
@@ -73,17 +73,17 @@ class Finding:
 
     @property
     def theorem_holds(self) -> bool:
-        """Whether the theorem survived, where the claim is not one."""
+        """Whether the theorem survived, if the claim is not a theorem."""
         return self.lower_bound <= (self.claimed if self.guaranteed is None else self.guaranteed)
 
 
 def epsilon_lower_bound(present: np.ndarray, absent: np.ndarray, delta: float) -> float:
-    """Return the largest ε that the observations refute, or 0 where they refute none.
+    """Return the largest ε that the observations refute, or 0 if they refute none.
 
     An (ε, δ)-private mechanism has P(S) ≤ e^ε Q(S) + δ for both orders of the neighbours and every
     set S of outcomes. S is "the score is above a threshold", or "below". The first half of the
     observations chooses set and order, the second half gives exact bounds of both probabilities
-    (Clopper and Pearson 1934). So with probability `CONFIDENCE` ε is at least what is returned.
+    (Clopper and Pearson 1934). So ε is at least the result with probability `CONFIDENCE`.
 
     `present` are scores (n,) of outputs with the record, and `absent` (m,) of outputs without it.
 
@@ -122,18 +122,18 @@ def epsilon_lower_bound(present: np.ndarray, absent: np.ndarray, delta: float) -
     return max(0.0, float(final[test, 0]))
 
 
-Neighbours = tuple[Any, Tensor]  # a causal LM, and (records, 2, T) tokens; the target is the last
+Neighbours = tuple[Any, Tensor]  # a causal LM, and (records, 2, T) tokens. The target is the last
 
 
 def worst_case(device: str = CPU) -> Neighbours:
     """Return a model on a device and records of two rows each. Only the token table is trained.
 
     A differentially private step must hide the record for *any* weights and any other records. So
-    the attacker chooses them: a small real model whose tied table makes both uses of one token
-    point the same way, a record that repeats that token, and others that pull elsewhere. Seed and
-    target are the worst of 150 × 23. With them, a tied table's norm without its cross term lets a
-    record contribute 1.39 C. The table has 192 numbers: enough for the length of the noise to tell
-    much, and few enough for tens of thousands of outputs.
+    the attacker chooses them. It is a small real model whose tied table makes both uses of one
+    token point the same way, a record that repeats that token, and others that pull elsewhere. Seed
+    and target are the worst of 150 × 23. With them, a tied table's norm without its cross term lets
+    a record contribute 1.39 C. The table has 192 numbers. That is enough for the length of the
+    noise to reveal much, and few enough for tens of thousands of outputs.
     """
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -152,7 +152,7 @@ def worst_case(device: str = CPU) -> Neighbours:
 
 @dataclass(frozen=True)
 class Target:
-    """Which mechanism is attacked, and through what record."""
+    """Which mechanism is attacked, and through which record."""
 
     policy: PolicyConfig = PolicyConfig()
     noise_multiplier: float = 1.0  # σ
@@ -160,11 +160,11 @@ class Target:
 
 
 class Step:
-    """A private step as twinset takes it, exact clipping and then a policy, and its attacker.
+    """A private step of twinset (exact clipping, then a policy), and its attacker.
 
-    The policy says how it is attacked: what shape its noise has, how it scales with the batch, and
-    what its paper claims. All records but the target are in every batch: their draws are
-    independent of the target's, so that a guarantee must hold for any of them. Subclasses in
+    The policy defines the attack: the shape of its noise, how it scales with the batch, and the
+    claim of its paper. All records but the target are in every batch. Their draws are
+    independent of the target's, so a guarantee must be true for any of them. Subclasses in
     `evaluation.audit.faults` break one thing each.
     """
 
@@ -211,9 +211,9 @@ class Step:
             self.moments.append((known / self.noise_shape / by, std / by))
 
     def noiseless(self, units: Units) -> Tensor:
-        """Return the sum (V, d) of some records' clipped gradients, which noise will be added to.
+        """Return the sum (V, d) of some records' clipped gradients, before noise is added.
 
-        Its own division is public, so the real step's is left out.
+        The engine's own division is public, so it is left out here.
         """
         self.engine.zero()
         ids = self.rows[list(units)].flatten(0, 1)  # (2 units, T)
@@ -226,7 +226,7 @@ class Step:
     def outputs(self, units: Units, count: int) -> Tensor:
         """Return noisy outputs (count, V, d) over the policy's scales, which the attacker knows.
 
-        One release of many copies of the sum is as many releases: the noise of each is its own.
+        One release of `count` copies of the sum is `count` releases, each with its own noise.
         """
         copies = self.sums[units].repeat(count, 1, 1)
         (noisy,), self.event = self.policy.release([copies], units)
@@ -241,14 +241,14 @@ def audit_step(
     steps: int = 1,
     sample_rate: float = 1.0,
 ) -> Finding:
-    """Attack one step over the whole table, or steps into which the target is drawn by Poisson.
+    """Attack one step over the whole table, or steps with a Poisson-sampled target.
 
     Args:
-        step: what is attacked.
-        trials: outputs with the target, and as many without.
+        step: the attacked step.
+        trials: number of outputs with the target, and of outputs without.
         delta: δ of the claim.
-        on_outputs: is notified.
-        steps: that one output consists of.
+        on_outputs: called with the progress.
+        steps: number of steps in one output.
         sample_rate: q.
     """
     scores = []
@@ -290,9 +290,9 @@ def audit_step(
 
 
 class Release:
-    """One release as twinset makes it, on tables that differ in the unit that moves it furthest.
+    """One release of twinset, on tables that differ in the unit that moves it furthest.
 
-    Many releases are made in one: of tables that have no label, and so no number, in common.
+    Many releases are made in one, on tables that share no label, and so no number.
     """
 
     what: ClassVar[str]
@@ -305,7 +305,7 @@ class Release:
         self.event: Event = GaussianRelease(noise_multiplier, self.what)
 
     def outputs(self, present: bool, count: int) -> np.ndarray:
-        """Return noisy numbers (count, n), with targets or without; note the event to record."""
+        """Return noisy numbers (count, n), with targets or without. Set the event to record."""
         raise NotImplementedError
 
 
@@ -330,13 +330,13 @@ class LabelCounts(Release):
 
 
 class TokenMarginals(Release):
-    """Weighted counts. The target's are as long as they may be, its label and length no other's."""
+    """Weighted counts. The target's have the maximum length, and their own label and length."""
 
     what = "token marginals"
     direction = np.concatenate([np.zeros_like(WEIGHTS), WEIGHTS, np.eye(2 * len(BINS))[-1]])
 
     def count_tokens(self, present: bool, count: int, noise_multiplier: float) -> np.ndarray:
-        """Return counts (count, 2, V) and then lengths (count, 2, B) in one row of each table.
+        """Return counts (count, 2, V) and then lengths (count, 2, B) in one row for each table.
 
         They are of the others, and of a target that has every token.
         """
@@ -359,16 +359,16 @@ class TokenMarginals(Release):
 
 
 class TeacherWeights(Release):
-    """A regression of two classes. The target's gradient is as long as it may be, at each step.
+    """A regression of two classes. The target's gradient has the maximum length at each step.
 
-    There are no others, as their number is public: with the target and without it counts as one.
+    There are no other units. Their number is public, so it is one with and without the target.
     """
 
     what = "teacher"
     direction = np.array([1.0, -1.0])
 
     def outputs(self, present: bool, count: int) -> np.ndarray:
-        """See `Release`. Each target has a direction, and so a weight of each class, of its own."""
+        """See `Release`. Each target has its own direction, and so its own weight of each class."""
         units = [[number] for number in range(count)] if present else []
         data = Regressions([np.eye(count)], [np.zeros(count, np.int64)], [2], units, 1)
         (weights,) = fit_regressions(data, self.noise_multiplier, self.randomness, DESCENT)
@@ -386,10 +386,10 @@ def audit_release(
     """Attack a release: the others and the target, or the others alone.
 
     Args:
-        release: what is attacked.
-        trials: outputs with the target, and as many without.
+        release: the attacked release.
+        trials: number of outputs with the target, and of outputs without.
         delta: δ of the claim.
-        on_outputs: is notified.
+        on_outputs: called with the progress.
     """
     scores = np.empty((2, trials))
     for row, present in zip(scores, (True, False), strict=True):

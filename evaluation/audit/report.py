@@ -1,6 +1,6 @@
-"""`twinset audit mechanism`, and `python -m evaluation.audit.report`: all of it many times over.
+"""`twinset audit mechanism`, and `python -m evaluation.audit.report`: every audit many times over.
 
-The second makes the table of evaluation/audit/results/mechanism.md, from made-up data only.
+The latter writes the table of evaluation/audit/results/mechanism.md, from made-up data only.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ RESULTS = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class MechanismAudit:
-    """What to attack, and how hard: a policy's steps, and what every run releases once.
+    """What to attack, and how hard: a policy's steps, and the one-time releases of every run.
 
-    With a fault it attacks what is broken so, and nothing else.
+    With a fault it attacks only the mechanism that the fault breaks.
     """
 
     policy: PolicyConfig = PolicyConfig()
@@ -50,13 +50,13 @@ class MechanismAudit:
     noise_multiplier: float = bounded(1.0, 0.01, 100)  # σ
     steps: int = bounded(6, 1, 10_000)  # of the short run
     sample_rate: float = bounded(0.5, 1e-6, 0.999)  # q, of the short run
-    trials: int = bounded(20_000, 100, 10**8)  # outputs with the target, and as many without
+    trials: int = bounded(20_000, 100, 10**8)  # outputs with the target, and without
     # A small δ leaves few outputs beyond the threshold, and so a weak bound.
     delta: float = bounded(0.05, 1e-9, 0.999)
     device: str = AUTO  # On a GPU the noise is another cipher's.
 
     def __post_init__(self) -> None:
-        """Refuse a fault that is none, numbers out of range, and a device that is not there."""
+        """Refuse an unknown fault, numbers out of range, and a missing device."""
         check_options(self)
         check_device(self.device, 1)
         known = (*FAULTS, *RELEASE_FAULTS)
@@ -70,14 +70,14 @@ class MechanismAudit:
 
     @property
     def outputs(self) -> int:
-        """How many outputs `on_outputs` will be told of."""
+        """How many outputs `on_outputs` will report."""
         releases = len(RELEASES) if self.fault is None else self.fault in RELEASE_FAULTS
         return self.trials * (4 * len(self.weights) + 2 * releases)
 
     def run_steps(
         self, on_outputs: Callable[[int], object] = lambda count: None, is_single: bool = False
     ) -> list[Finding]:
-        """Return what was found for a single step and for a run, by the target's privacy weight."""
+        """Return the findings for a single step and for a run, by the target's privacy weight."""
         findings = []
         for weight in self.weights:
             target = Target(self.policy, self.noise_multiplier, weight)
@@ -93,7 +93,7 @@ class MechanismAudit:
     def run_releases(
         self, on_outputs: Callable[[int], object] = lambda count: None
     ) -> list[Finding]:
-        """Return what was found of what a run releases once, whatever its policy."""
+        """Return the findings for the one-time releases of a run, with any policy."""
         kinds = RELEASES if self.fault is None else RELEASE_FAULTS
         return [
             audit_release(kind(self.noise_multiplier), self.trials, self.delta, on_outputs)
@@ -102,7 +102,7 @@ class MechanismAudit:
         ]
 
     def to_dict(self, findings: list[Finding]) -> dict[str, Any]:
-        """Return plain values: what was attacked, and what was found."""
+        """Return the attacked mechanisms and the findings as plain values for JSON."""
         found = [
             asdict(finding)
             | {"holds": finding.holds}
@@ -139,7 +139,7 @@ def main(
     delta: float = 0.05,
     output: Path = RESULTS / "mechanism.md",
 ) -> None:
-    """Audit everything many times over: some minutes on one core."""
+    """Audit everything many times over. This takes some minutes on one core."""
     # Every registered policy, once for each form that differs, then what a run releases once, and
     # last what is broken on purpose, by a single step.
     cases: dict[str, Callable[[], list[Finding]]] = {}

@@ -1,9 +1,9 @@
 """Benchmarks, each with ratios that are taken in one run.
 
-    python -m evaluation.bench.step     # a private training step, and what others need for it
-    python -m evaluation.bench.rows     # rows a second, and the machine's limit
-    python -m evaluation.bench.arms     # what each part of a twin is worth, as accuracy
+    python -m evaluation.bench.step     # a private training step, and other libraries' step
+    python -m evaluation.bench.rows     # rows per second, and the machine's limit
+    python -m evaluation.bench.arms     # the accuracy that each part of a twin adds
     python -m evaluation.bench.gpu      # the tests marked gpu, then step and rows on a GPU
 
-`results/` holds what was measured, with its commands, versions and machines.
+`results/` holds the measurements with their commands, versions and machines.
 """

@@ -1,9 +1,9 @@
-"""What each part of a twin is worth: accuracy of a classifier that learns from its rows.
+"""What each part of a twin adds: accuracy of a classifier that learns from its rows.
 
     python -m evaluation.bench.arms --train train.csv --test heldout.csv
 
-The arms: real rows, rows of the base model without private data, and twins of noisy word counts
-alone, of counts and the private teacher (what small tables get by default), and with training.
+The arms are real rows, rows of the base model without private data, and three twins: of noisy word
+counts alone, of counts and the private teacher (the default for small tables), and with training.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is measured, one process each: `python contestant.py TASK '{"option": …}'` prints JSON.
+"""The measured tasks, one process each: `python contestant.py TASK '{"option": …}'` prints JSON.
 
 It imports twinset through its public interface alone, so it also runs against another checkout. It
 is started by path, and so must not import anything of `evaluation`.
@@ -16,7 +16,7 @@ WORDS = "the film was long and the plot had little to say but we liked how it en
 
 
 def make_texts(count: int, words: int) -> list[str]:
-    """Return made-up texts of about as many words each. Speed does not depend on what they say."""
+    """Return made-up texts with about `words` words each. Speed does not depend on content."""
     return [
         " ".join(WORDS[(i * 7 + j * (1 + i % 5)) % len(WORDS)] for j in range(words))
         for i in range(count)
@@ -34,14 +34,14 @@ def make_frame(count: int, words: int) -> Any:
 def step_of_twinset(
     base_model: str, batch: int, tokens: int, steps: int, **more: Any
 ) -> dict[str, Any]:
-    """Train with `Twinset`; return records a second, from the times that progress reports."""
+    """Train with `Twinset`. Return records per second, from the times that progress reports."""
     from twinset import Twinset
     from twinset.progress import Progress
 
     seen: list[tuple[float, int]] = []
 
     class Watch(Progress):
-        """Keeps when each step ended, and how many records it had."""
+        """Records when each step ended, and how many records it had."""
 
         def step(self, report: Any, plan: Any) -> None:
             seen.append((report.seconds, report.records))
@@ -64,7 +64,7 @@ def step_of_twinset(
 
 
 def load_model(base_model: str, method: str) -> tuple[Any, Any]:
-    """Return the base as transformers loads it, with adapters if asked for, and its tokenizer."""
+    """Return the base as transformers loads it, with adapters if requested, and its tokenizer."""
     from twinset.models.base_model import load_base
 
     base = load_base(base_model)
@@ -88,7 +88,7 @@ def encode_texts(tokenizer: Any, count: int, tokens: int) -> Any:
 
 
 def time_steps(step: Any, batch: int, steps: int) -> dict[str, Any]:
-    """Return records a second over the median of some steps, after one that warms up."""
+    """Return records per second over the median of some steps, after one warm-up step."""
     step()
     taken = []
     for _ in range(steps):
@@ -101,7 +101,7 @@ def time_steps(step: Any, batch: int, steps: int) -> dict[str, Any]:
 def step_of_transformers(
     base_model: str, batch: int, tokens: int, steps: int, method: str = "lora"
 ) -> dict[str, Any]:
-    """Train without privacy: what a step costs when nothing is clipped."""
+    """Train without privacy: the cost of a step without clipping."""
     import torch
 
     model, tokenizer = load_model(base_model, method)
@@ -146,7 +146,7 @@ def step_of_opacus(
 def rows_of_twinset(
     base_model: str, rows: int, tokens: int, words: bool = True, **more: Any
 ) -> dict[str, Any]:
-    """Write rows with `Twinset`, by default tilted towards released words and with no teacher."""
+    """Write rows with `Twinset`, by default with the released tilt of words and no teacher."""
     from twinset import Twinset
 
     twinset = Twinset(
@@ -199,7 +199,7 @@ def rows_of_generate(base_model: str, rows: int, tokens: int, batch: int = 64) -
 
 
 def matrix_products(batch: int = 64, width: int = 576, inner: int = 1536) -> dict[str, Any]:
-    """Return the GFLOP/s of the product that decoding spends most time in, in float32."""
+    """Return the GFLOP/s of the main product of decoding, in float32."""
     import torch
 
     a, b = torch.randn(batch, width), torch.randn(width, inner)

@@ -19,7 +19,7 @@ def bench(
 ) -> None:
     """Run the tests marked `gpu`, then time a private step and rows, with and without the GPU.
 
-    Exit code 1 where a test failed.
+    The exit code is 1 if a test failed.
     """
     tests = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-rfE", "tests"]
     done = subprocess.run(tests, cwd=ROOT, capture_output=True, text=True)

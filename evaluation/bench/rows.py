@@ -1,4 +1,4 @@
-"""Rows a second: twinset and Hugging Face's `generate` in one run, and the machine's limit.
+"""Rows per second: twinset and Hugging Face's `generate` in one run, and the machine's limit.
 
 python -m evaluation.bench.rows --base-model gpt2-mini
 python -m evaluation.bench.rows --against ../older-checkout
@@ -31,7 +31,7 @@ def bench(
     against: Annotated[Path | None, typer.Option(help="Another checkout of twinset.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the page.")] = None,
 ) -> None:
-    """Write rows with each contestant in turn, in tokens a second of the first's."""
+    """Write rows with each contestant in turn, in tokens per second relative to the first's."""
     work = {"base_model": base_model, "rows": rows, "tokens": tokens}
     contestants = [
         Contestant(OURS, "rows_of_twinset", work),

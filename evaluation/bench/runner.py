@@ -1,8 +1,8 @@
-"""The one runner of the benchmarks: contestants in turn, their ratios, and a table.
+"""The runner of all benchmarks: contestants in turn, their ratios, and a table.
 
-Every contestant is measured by a process of its own, `contestant.py`, which prints JSON. Rounds go
-over all contestants in turn, so a machine that becomes slower does so for all. A ratio is taken
-within a round. Its median and range over rounds are shown.
+Every contestant is measured in its own process, `contestant.py`, which prints JSON. Rounds go over
+all contestants in turn, so a machine that becomes slower does so for all. A ratio is taken within a
+round. Its median and range over rounds are shown.
 
 `--against CHECKOUT` adds the same measurement of another checkout of twinset, through the public
 interface that both have.
@@ -38,7 +38,7 @@ class Contestant:
     Args:
         name: in the table.
         task: a function of `contestant.py`.
-        options: its keyword arguments, ready for JSON.
+        options: its keyword arguments, as plain values for JSON.
         checkout: the folder that twinset is imported from.
     """
 
@@ -49,14 +49,14 @@ class Contestant:
 
 
 def measure_contestant(one: Contestant, threads: int) -> dict[str, Any]:
-    """Run one contestant in a process of its own; return what it printed, or why it failed.
+    """Run one contestant in its own process. Return its printed result, or why it failed.
 
     Args:
         one: the contestant.
         threads: of PyTorch and BLAS.
 
     Returns:
-        What its function in `contestant.py` returns, or `{"failed": reason}`.
+        The result of its function in `contestant.py`, or `{"failed": reason}`.
     """
     counts = {f"{name}_NUM_THREADS": str(threads) for name in ("OMP", "OPENBLAS", "MKL")}
     # A folder on PYTHONPATH comes before an installed twinset, so the checkout decides.
@@ -72,7 +72,7 @@ def measure_contestant(one: Contestant, threads: int) -> dict[str, Any]:
 def run_rounds(
     contestants: Sequence[Contestant], rounds: int, threads: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """Measure every contestant once in each round; return what was found, by name."""
+    """Measure every contestant once in each round. Return the results by name."""
     found: dict[str, list[dict[str, Any]]] = {one.name: [] for one in contestants}
     for turn in range(rounds):
         for one in contestants:
@@ -110,11 +110,11 @@ def format_table(found: Mapping[str, Sequence[Mapping[str, Any]]], base: str) ->
 
 
 def publish(name: str, lines: Sequence[str], output: Path | None) -> None:
-    """Print a page, and write it into a folder if one is named.
+    """Print a page, and write it into a folder if one is given.
 
     Args:
         name: of the page.
-        lines: what was measured.
+        lines: the results.
         output: a folder. None only prints.
 
     Raises:
@@ -131,7 +131,7 @@ def publish(name: str, lines: Sequence[str], output: Path | None) -> None:
 
 
 def describe_machine() -> list[str]:
-    """Return what a figure depends on: command, commit, versions and processor."""
+    """Return the conditions of a measurement: command, commit, versions and processor."""
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True
     ).stdout.strip()

@@ -27,7 +27,7 @@ def bench(
     against: Annotated[Path | None, typer.Option(help="Another checkout of twinset.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the page.")] = None,
 ) -> None:
-    """Time a step of each contestant in turn, and say how much each needs of the first's time."""
+    """Time a step of each contestant in turn, and print each one's share of the first's time."""
     work = {"base_model": base_model, "batch": batch, "tokens": tokens, "steps": steps}
     shape = work | {"method": method}
     contestants = [

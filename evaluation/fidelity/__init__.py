@@ -1,1 +1,1 @@
-"""Is the twin faithful? Measures of texts, labels and embeddings beside a second real sample's."""
+"""Is the twin faithful? Measures of texts, labels and embeddings, with a real sample's."""

@@ -1,10 +1,10 @@
-"""Is the twin faithful? Every measure of it, and the same of a second real sample as the ceiling.
+"""Is the twin faithful? Every measure for the twin, and for a second real sample as the ceiling.
 
-There are two kinds. What a table says of itself (length, diversity, perplexity) is measured on the
-twin, on train and on held-out rows. The twin's numbers come from the release alone, and how much of
-it is looked at does not depend on private rows either. What compares a table with train is measured
-on the twin and on held-out rows, on equally many rows of all three. A copy of train would beat the
-ceiling: that is a leak, not a merit.
+There are two kinds. Measures of one table (length, diversity, perplexity) are taken on the twin, on
+train and on held-out rows. The twin's numbers come from the release alone, and the number of its
+rows that are read does not depend on private rows either. Measures that compare a table with train
+are taken on the twin and on held-out rows, with equally many rows of all three. A copy of train
+would beat the ceiling, but that is a leak and not a merit.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def fidelity(
     progress: Progress,
     public_model: tuple[Any, Any] | None = None,
 ) -> tuple[list[Measured], list[Histogram]]:
-    """Measure a twin against train, and held-out rows as a twin that cannot be bettered.
+    """Measure a twin against train, and held-out rows as the best possible twin.
 
-    Read each of the twin's scores beside the one of the held-out rows ("real, a second sample"): a
-    twin whose interval meets that one's is as faithful as real rows are. Without `encode` what is
-    measured by embeddings is left out, and perplexity without a public causal LM and its tokenizer.
-    The seed draws rows and clusters.
+    Read each of the twin's scores next to the score of the held-out rows ("real, a second sample").
+    If the intervals overlap, the twin is as faithful as real rows are. Without `encode`, measures
+    by embeddings are left out. So is perplexity without a public causal LM and its tokenizer. The
+    seed draws rows and clusters.
     """
     from matplotlib.ticker import MaxNLocator
 
@@ -149,7 +149,7 @@ def fidelity(
 def cut_to_equal(
     tables: Mapping[str, Sequence[str]], most: int | None = None
 ) -> dict[str, list[str]]:
-    """Return the first rows of each table, as many as the smallest has, and at most `most`."""
+    """Return the first rows of each table, equally many: the smallest table's number or `most`."""
     rows = min(map(len, tables.values()))
     rows = rows if most is None else min(rows, most)
     return {name: list(each[:rows]) for name, each in tables.items()}
@@ -158,7 +158,7 @@ def cut_to_equal(
 def label_distance(labels: Sequence[str], train: Sequence[str]) -> Score:
     """Return the total variation distance of the label shares of equally many rows.
 
-    Range 0 to 1: 0 where the shares agree, 1 where no label is shared. Lower is better. Rows are in
+    Range 0 to 1: 0 if the shares agree, 1 if no label is shared. Lower is better. Rows are in
     random order.
 
     >>> label_distance(["a", "a", "a", "b"], ["a", "a", "b", "b"]).value

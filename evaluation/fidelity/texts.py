@@ -1,9 +1,9 @@
-"""Measures of a table's texts: length, repetition, vocabulary, perplexity, and of their embeddings.
+"""Measures of a table's texts (length, repetition, vocabulary, perplexity) and of their embeddings.
 
-Each has an interval. A row is a list of its words or a vector, and rows are in random order.
-Nothing here knows of columns or of how a twin was made. Most of these numbers depend on how many
-rows a table has, so compare tables of the same size only. The measures that correct for size say
-so. Those of vectors depend on the encoder too.
+Each has an interval. A row is a list of its words or a vector, and rows are in random order. This
+module knows no columns and not how a twin was made. Most of these numbers depend on the number of
+rows, so compare tables of the same size only. Measures that correct for size say so. Those of
+vectors depend on the encoder too.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def split_words(text: str) -> list[str]:
 
 
 def count_ngrams(rows: Sequence[Row], n: int) -> csr_array:
-    """Return how often each n-gram stands in each row: (rows, n-grams). None leaves its row."""
+    """Count each n-gram in each row: (rows, n-grams). An n-gram stays within its row."""
     from scipy.sparse import csr_array
     from sklearn.feature_extraction.text import CountVectorizer
 
@@ -77,10 +77,10 @@ def jackknife(
     """Return a measure of all rows with Student's t interval of the jackknife, cut at the range.
 
     The share of distinct words or a divergence depends on the number of rows. The bootstrap, which
-    repeats rows, would be off. Leaving out one block of rows at a time shifts all values alike, and
-    the shift cancels (Shao and Tu 1995, "The Jackknife and Bootstrap", §2.3). The interval speaks
-    of as many other rows from the same sources. It is rather too wide than too narrow (Efron and
-    Stein 1981). With fewer than two blocks it is the whole range.
+    repeats rows, would be biased. Leaving out one block of rows at a time shifts all values alike,
+    and the shift cancels (Shao and Tu 1995, "The Jackknife and Bootstrap", §2.3). The interval is
+    for the same number of other rows from the same sources. It is rather too wide than too narrow
+    (Efron and Stein 1981). With fewer than two blocks it is the whole range.
 
     Rows are in random order. `measure` takes the numbers of some, and NaN leaves that block out.
     """
@@ -98,8 +98,8 @@ def jackknife(
 def length_scores(lengths: np.ndarray) -> list[Score]:
     """Return mean and median of the texts' lengths (N,) in words.
 
-    Range 0 to ∞. Good is what real rows have, not more and not less. The mean has Student's t
-    interval. The median's lies between two order statistics, which holds for any distribution
+    Range 0 to ∞. The best value is that of real rows, not more and not less. The mean has Student's
+    t interval. The median's is between two order statistics, which is valid for any distribution
     (David and Nagaraja 2003, "Order Statistics", §7.1).
     """
     from scipy.stats import binom
@@ -124,17 +124,17 @@ def drawable_ngrams(rows: Sequence[Row]) -> tuple[int, ...]:
 
 
 def diversity_scores(rows: Sequence[Row], drawn: Sequence[int]) -> list[Score]:
-    """Return distinct-1 to distinct-3 and n-gram diversity, those that can be taken.
+    """Return distinct-1 to distinct-3 and n-gram diversity, if they can be taken.
 
     Distinct-n is the share of different n-grams (Li et al. 2016, "A Diversity-Promoting Objective
     Function for Neural Conversation Models"), range 0 to 1. N-gram diversity is the sum of
     distinct-1 to distinct-4 (Padmakumar and He 2024, "Does Writing with Language Models Reduce
-    Content Diversity?"), range 0 to 4. Good is the value of real rows: lower means that the twin
-    repeats itself, higher that it strings words together at random.
+    Content Diversity?"), range 0 to 4. The best value is that of real rows. Lower means that the
+    twin repeats itself, higher that it combines words at random.
 
-    Both fall as a table grows. So they are what is expected among a fixed number of n-grams drawn
-    from the table (rarefaction, Hurlbert 1971), which any two tables can share.
-    `drawn` says how many, for n = 1 … 4. What the table does not have is not drawn.
+    Both fall as a table grows. So they are the expectation for a fixed number of n-grams drawn
+    from the table (rarefaction, Hurlbert 1971), which any two tables can share. `drawn` says how
+    many, for n = 1 … 4. N-grams that the table lacks are not drawn.
     """
     wanted = [min(pair) for pair in zip(drawn, drawable_ngrams(rows), strict=True)]
     orders = [n for n, number in enumerate(wanted, start=1) if number]
@@ -153,7 +153,7 @@ def diversity_scores(rows: Sequence[Row], drawn: Sequence[int]) -> list[Score]:
 
 
 def expected_distinct(counts: np.ndarray, drawn: int) -> float:
-    """Return the expected share of distinct things among `drawn` ones, without replacement.
+    """Return the expected share of distinct items among `drawn` ones, without replacement.
 
     >>> [round(expected_distinct(np.array([3, 1]), drawn), 3) for drawn in (4, 2)]
     [0.5, 0.75]
@@ -169,12 +169,12 @@ def self_bleu(rows: Sequence[Row], twin_rows: int) -> Score | None:
     """Return self-BLEU: how much each row resembles the others. None without two rows.
 
     Source: Zhu et al. 2018, "Texygen". It is the mean over disjoint parts of the table of each
-    row's BLEU-4 with all others of its part as references. Range 0 to 1. Good is the value of real
-    rows: higher means that rows resemble each other too much.
+    row's BLEU-4 with all others of its part as references. Range 0 to 1. The best value is that of
+    real rows. Higher means that rows resemble each other too much.
 
     It rises with the rows of a part, so the twin's size decides that in every table. A part is at
     most a fifth of the twin, so that there is an interval, unless a fifth would be a single row.
-    The interval is Student's over the parts: it speaks of other rows from the same source.
+    The interval is Student's over the parts. It is about other rows from the same source.
     """
     size = min(PART_ROWS, twin_rows // PARTS) if twin_rows >= 2 * PARTS else twin_rows
     size = min(size, len(rows))
@@ -210,12 +210,12 @@ def row_self_bleus(rows: Sequence[Row]) -> list[float]:
 
 
 def vocabulary_scores(rows: Sequence[Row], train: Sequence[Row]) -> list[Score]:
-    """Compare the words of a table with those of as many private rows. None where one has no word.
+    """Compare the words of a table with those of equally many private rows.
 
-    Three measures, all in 0 to 1: the share of our distinct words that train knows (good is the
-    value of a second real sample), the share of train's text that our words make up (higher is
-    better), and the Jensen–Shannon divergence of both distributions in bits (lower is better; Lin
-    1991). All depend on the number of rows.
+    Three measures, all in 0 to 1. First, the share of our distinct words that train knows, which
+    should equal a second real sample's. Second, the share of train's text that our words make up,
+    which should be high. Third, the Jensen–Shannon divergence of both distributions in bits, which
+    should be low (Lin 1991). All depend on the number of rows. Empty if a table has no words.
     """
     from scipy.spatial.distance import jensenshannon
 
@@ -248,8 +248,8 @@ def public_perplexity(
 ) -> Score | None:
     """Return how usual texts seem to a model that never saw private data. None without a token.
 
-    Exp of the mean nats of a token, without any prompt. Range 1 to ∞. Good is the value of real
-    rows: lower means blander texts, higher stranger ones.
+    It is exp of the mean nats per token, without any prompt. Range 1 to ∞. The best value is that
+    of real rows: lower means blander texts, higher stranger ones.
     """
     from twinset.training.record_weights import text_nats
 
@@ -326,12 +326,12 @@ def precision_recall(ours: np.ndarray, real: np.ndarray) -> list[Score]:
     """Return the share of our rows in the real region, and of real rows in ours.
 
     Source: Kynkäänniemi et al. 2019, "Improved Precision and Recall Metric for Assessing Generative
-    Models", eq. 2. A table's region is all that is as near to one of its rows as that row's third
-    nearest neighbour in the table. Range 0 to 1, higher is better. Low precision means that the
-    twin writes what no real row looks like, low recall that it leaves kinds of real rows out.
+    Models", eq. 2. A table's region is everything that is as near to one of its rows as that row's
+    third nearest neighbour in the table. Range 0 to 1, higher is better. Low precision means that
+    the twin writes texts unlike any real row, low recall that it lacks kinds of real rows.
 
-    There is none where a table has one row. The intervals are Wilson's: they speak of the rows that
-    are looked for, with the region fixed.
+    There is none if a table has one row. The intervals are Wilson's. They are about the counted
+    rows, with the region fixed.
     """
     from scipy.spatial.distance import cdist
 
@@ -347,12 +347,12 @@ def precision_recall(ours: np.ndarray, real: np.ndarray) -> list[Score]:
 
 
 def frechet_distance(ours: np.ndarray, real: np.ndarray) -> Score | None:
-    """Return the Fréchet distance, each table taken for a Gaussian. None for a table of one row.
+    """Return the Fréchet distance, with each table as a Gaussian. None for a table of one row.
 
     Source: Heusel et al. 2017, "GANs Trained by a Two Time-Scale Update Rule", eq. 6:
     |m - m'|² + tr(C + C' - 2 (C C')^½). Range 0 to ∞, lower is better. It falls with the number of
-    rows, also between samples of one distribution: compare distances of the same number only. The
-    interval is the jackknife's, over rows of both tables, (N, d) each and in random order.
+    rows, also between samples of one distribution, so compare distances for the same number only.
+    The interval is the jackknife's, over rows of both tables, (N, d) each and in random order.
     """
     ours, real = ours.astype(np.float64), real.astype(np.float64)
 

@@ -1,1 +1,1 @@
-"""What a twin and its model give away of the private rows, measured by attacking them."""
+"""What a twin and its model reveal of the private rows, measured by attacking them."""

@@ -1,13 +1,13 @@
-"""Does it leak? `twinset audit RUN|TWIN` and `twinset audit canaries`: every attack, run and told.
+"""Does it leak? `twinset audit RUN|TWIN` and `twinset audit canaries` run and report every attack.
 
-The first attacks what was released. Members are rows the twin was made from, non-members rows of
-the same kind that it was not made from. What only the twin is needed for is done without a model.
+The first attacks the release. Members are rows the twin was made from. Non-members are rows of the
+same kind that it was not made from. Attacks that need only the twin run without a model.
 
 The second asks what training remembers: plant secrets, train, ask for them. Two kinds of canaries
-enter every run. Secrets of a known space, planted 0, 1, 10 and 100 times, are ranked among all that
-they could have been: exposure. Others are records of their own that a coin put in: telling them
-from those it left out bounds ε from below. Beside them, membership inference on real rows. Results
-are kept after every policy, and the same command resumes from them.
+enter every run. Secrets of a known space, planted 0, 1, 10 and 100 times, are ranked among all
+possible secrets: exposure. The others are separate records that a coin includes. Telling them from
+those it left out bounds ε from below. Membership inference on real rows is measured as well.
+Results are kept after every policy, and the same command resumes from them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ OPENINGS = 32  # rows of the base model whose beginnings coins' canaries share
 
 @dataclass(frozen=True)
 class AuditRequest:
-    """What is attacked, with which rows."""
+    """What is attacked, and with which rows."""
 
     members: Path  # the private table
     non_members: Path  # real rows held out
@@ -88,7 +88,7 @@ def audit_release(
     progress: Progress,
     model: TwinModel | None = None,
 ) -> Findings:
-    """Attack a release: its model, or else that of its run folder, and the twin alone."""
+    """Attack a release: its model or that of its run folder, and the twin alone."""
     notes: list[str] = []
     run, seed = release.run, request.seed
     paths = request.members, request.non_members
@@ -170,7 +170,7 @@ class CanaryRequest:
         """The sentences that secrets are planted in."""
         if self.digits == DIGITS:
             return canaries.MORE_FORMATS
-        # Those that hold any number, with numbers of so many digits.
+        # Rows with any number, with numbers of this many digits.
         numbered = (f.pattern for f in canaries.MORE_FORMATS if len(f.fields) == 1)
         gaps, fields = "{}" * self.digits, (tuple("0123456789"),) * self.digits
         return tuple(
@@ -183,9 +183,9 @@ class CanaryRequest:
 def audit_canaries(
     request: CanaryRequest, config: RunConfig, output: Path, command: str, progress: Progress
 ) -> Findings:
-    """Plant, train and ask for each policy that the results at `output` lack.
+    """Plant, train and ask, for each policy that is missing in the results at `output`.
 
-    The results are a JSON file that is kept after every policy. Those of other settings are
+    The results are a JSON file that is kept after every policy. Results of other settings are
     refused.
     """
     configs = {name: policy_config(config, name) for name in request.rows.policies}
@@ -229,7 +229,7 @@ def audit_canaries(
 class PlantedTable:
     """The table with its canaries, and what every run on it is asked.
 
-    Everything is drawn by the training seed but the coins (m,), which say whose canaries are in the
+    The training seed decides all draws except the coins (m,), which say whose canaries are in the
     table. An audit of one run must not be able to repeat them.
     """
 
@@ -282,7 +282,7 @@ class PlantedTable:
         self._sides = roc.draw_sides(data.train, data.heldout, request.members, self._seed)
 
     def attack(self, name: str, config: RunConfig, model: TwinModel, twin: Twin) -> Findings:
-        """Return what one policy's run showed. Its `about` is how the lower bound came about."""
+        """Return the findings for one policy's run. Their `about` explains the lower bound."""
         place, sides = {"policy": name}, self._sides
         texts = [str(cell) for cell in twin.frame[self._data.text].dropna()]
         members, others = sides.members, sides.non_members
@@ -293,8 +293,8 @@ class PlantedTable:
         measured = [*judged, *sides.measured]
         notes = [*sides.notes, *notes, *rates]
 
-        # Mean exposure by copies, asked of the model and of the released rows. Read it beside the
-        # one of secrets with no copy, which nobody has seen.
+        # Mean exposure by copies, for the model and for the released rows. Compare it with that of
+        # secrets without a copy, which no model has seen.
         asked, prompts = (model.model, model.tokenizer), self._prompts
         by_model = [
             canaries.exposure(*asked, prompts[s.label], s, self._seed) for s in self._secrets
@@ -336,7 +336,7 @@ class PlantedTable:
         return Findings("canaries", bound, tuple(measured), (curve,), notes=tuple(notes))
 
     def _coin_losses(self, writer: BaseModel | TwinModel) -> np.ndarray:
-        """(coins,) nats of each coin's canary behind its prompt."""
+        """(coins,) nats of each coin's canary after its prompt."""
         context, template = context_length(writer.model), self._data.template
         tokens = tokenise(self._coins, template, writer.tokenizer, context, self._longest)
         return row_losses(writer.model, tokens).total

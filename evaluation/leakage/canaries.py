@@ -1,12 +1,12 @@
 """Canaries: made-up records planted among real ones, and how well their secrets are known.
 
 There are two kinds. Secrets are drawn from a known space (Carlini et al. 2019, "The Secret Sharer:
-Evaluating and Testing Unintended Memorization in Neural Networks") and are ranked among all that
-they could have been. Exposure is log2 |R| - log2 rank, in bits. Whoever never saw the canary ranks
-its secret anywhere: log2 e = 1.44 on average. Knowing it by heart gives log2 |R|. Coins' canaries
-are records of their own that a coin puts in or leaves out: the table's own beginning of a sentence,
-which a twin's prompt leads to, and an end that no one would write (Meeus et al. 2025, "The Canary's
-Echo", section 4). Knows nothing of training.
+Evaluating and Testing Unintended Memorization in Neural Networks") and are ranked among all
+possible secrets. Exposure is log2 |R| - log2 rank, in bits. A model that never saw the canary ranks
+its secret at random: log2 e = 1.44 on average. Knowing it by heart gives log2 |R|. Coins' canaries
+are separate records that a coin includes or leaves out. They have the table's own beginning of a
+sentence, which a twin's prompt leads to, and an end that no one would write (Meeus et al. 2025,
+"The Canary's Echo", section 4). This module knows nothing of training.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BATCH_SIZE = 256  # candidates scored at once
 
 @dataclass(frozen=True)
 class Format:
-    """A sentence with one gap a field. A secret fills them."""
+    """A sentence with one gap per field. A secret fills them."""
 
     pattern: str  # `{}` for each gap
     fields: tuple[tuple[str, ...], ...]  # what may stand in each gap
@@ -66,7 +66,7 @@ class Format:
 
 @dataclass(frozen=True)
 class Canary:
-    """One canary: what it says, the label it is planted with, and how often."""
+    """One canary: its text, its label, and how often it is planted."""
 
     format: Format
     secret: int
@@ -105,7 +105,7 @@ def draw_canaries(
 ) -> list[Canary]:
     """Draw secrets, labels, and which sentence is planted how often, by the seed alone.
 
-    There are `each` canaries of every number of copies, and each sentence is for one canary.
+    There are `each` canaries for every number of copies, and each sentence is for one canary.
     """
     rng = np.random.default_rng(seed)
     mixed = [formats[place] for place in rng.permutation(len(formats))]
@@ -145,10 +145,10 @@ class Exposure:
 def exposure(
     model: Any, tokenizer: Any, prompt: Sequence[int], canary: Canary, seed: int = 0
 ) -> Exposure:
-    """Rank the secret among all candidates by their likelihood behind the prompt.
+    """Rank the secret among all candidates by their likelihood after the prompt.
 
-    The prompt is that of the label that the canary was planted with. A space of more than
-    `LARGEST_SPACE` secrets is extrapolated to from `SAMPLED` others.
+    The prompt is that of the canary's label. For a space of more than `LARGEST_SPACE` secrets the
+    rank is extrapolated from `SAMPLED` others.
     """
     asked = model, tokenizer, prompt
     if canary.format.space <= LARGEST_SPACE:
@@ -164,11 +164,11 @@ def extrapolated_rank(sample: np.ndarray, loss: float, space: int) -> tuple[floa
 
     Carlini et al. 2019, section 4.3: the losses of all candidates follow a skew-normal
     distribution. Its tail below the secret's loss, fitted to a random sample, gives rank / |R|.
-    A sample that no curve can be fitted to gives the rank within the sample, scaled to the space.
-    That is so where its losses are all one, or some are no numbers, as of a model that diverged.
+    If no curve can be fitted, the rank within the sample is scaled to the space. This happens if
+    all losses are equal, or some are NaN, as for a model that diverged.
 
-    What the tail really is, a sample cannot tell. Where candidates come in kinds that the model
-    likes differently, compare with secrets that it never saw, not with theory.
+    A sample cannot show the real tail. If the model prefers some kinds of candidates, compare with
+    secrets that it never saw, not with theory.
     """
     from scipy.stats import skewnorm
 
@@ -181,9 +181,9 @@ def extrapolated_rank(sample: np.ndarray, loss: float, space: int) -> tuple[floa
 
 
 def expected_rank(losses: np.ndarray, secret: int) -> float:
-    """Return the secret's rank by rising loss, and among equals the middle one.
+    """Return the secret's rank by rising loss, and among equal losses the middle one.
 
-    A loss that is no number, as of a model that diverged, counts as infinite.
+    A NaN loss, as of a model that diverged, counts as infinite.
 
     >>> losses = np.array([3.0, 1.0, 2.0, 2.0])
     >>> expected_rank(losses, 1), expected_rank(losses, 2)
@@ -198,11 +198,11 @@ def expected_rank(losses: np.ndarray, secret: int) -> float:
 def candidate_losses(
     model: Any, tokenizer: Any, prompt: Sequence[int], texts: Sequence[str]
 ) -> np.ndarray:
-    """Return the negative log-likelihood of each text behind the prompt: (N,), in nats.
+    """Return the negative log-likelihood of each text after the prompt: (N,), in nats.
 
-    Less that of the tokens that all begin with, which are read once and not scored. Tokens are
-    those of training, without the end of text. Equal beginnings are read once in each batch: a
-    thousand numbers of three digits are 1,110 tokens, not 3,000.
+    The tokens that all texts begin with are read once and not scored. Tokens are those of training,
+    without the end of text. Equal beginnings are read once in each batch: a thousand numbers of
+    three digits are 1,110 tokens, not 3,000.
     """
     encoded = tokenizer([" " + text for text in texts], add_special_tokens=False)["input_ids"]
     shared = commonprefix([ids[:-1] for ids in encoded])  # works on lists too
@@ -237,11 +237,11 @@ def candidate_losses(
 def rank_in_rows(
     tokenizer: Any, texts: Sequence[str], canaries: Sequence[Canary], seed: int
 ) -> list[Exposure]:
-    """Rank canaries' secrets by what was released alone (Meeus et al. 2025, section 3).
+    """Rank canaries' secrets by the released rows alone (Meeus et al. 2025, section 3).
 
-    By a bigram model of the released rows, with add-one smoothing over its words and one more.
-    Where a space is larger than `ECHOED`, that many candidates drawn by the seed stand for the
-    rest. No more than log2 of their number can be seen then.
+    This uses a bigram model of the released rows, with add-one smoothing over its words and one
+    more. For a space larger than `ECHOED`, that many candidates drawn by the seed represent the
+    rest. The exposure is then at most log2 of their number.
     """
 
     def split(texts: Sequence[str]) -> list[list[int]]:

@@ -1,7 +1,7 @@
-"""What a twin's rows share with the rows it was made from, beside what they share by chance.
+"""What a twin's rows share with the rows it was made from, compared with chance.
 
-Chance is what they share with held-out rows that the twin never saw, as many as of train. Where
-train has more rows, all of it is searched too: no copy is missed, but such a number cannot be
+Chance is what they share with held-out rows that the twin never saw, equally many as of train. If
+train has more rows, all of it is searched too. Then no copy is missed, but such a number cannot be
 compared with the reference. Three measures: verbatim runs of words, near-duplicates, and distances
 of embeddings. Memory is linear in the tables.
 """
@@ -45,9 +45,9 @@ def overlap(
 ) -> list[Measured]:
     """Measure what a twin shares with train and, as reference, with held-out.
 
-    `seed` draws the samples that make tables equal. Without `encode` distances are left out.
-    Scores have the place {"against": "train", "held-out" or "train, as many rows as held-out"}, the
-    last only where train is larger. Distances are against equal tables only.
+    `seed` draws the samples that make tables equal. Without `encode` distances are left out. Scores
+    have the place "against", which is train, held-out, or train cut to the number of held-out rows.
+    The last is used only if train is larger. Distances are against equal tables only.
     """
     for name, texts in (("twin", twin_texts), (TRAIN, train_texts), (HELDOUT, heldout_texts)):
         if not len(texts):
@@ -72,8 +72,8 @@ def overlap(
     if encode is None:
         return measured
 
-    # A distance alone says nothing: a good twin is near all rows of its kind. So nothing is shown
-    # but train beside held-out, of equal size.
+    # A distance alone means nothing: a good twin is near all rows of its kind. So train is only
+    # shown next to held-out rows of equal number.
     equal = SAMPLE if SAMPLE in tables else TRAIN
     wanted = {"twin": twin_texts, equal: tables[equal], HELDOUT: tables[HELDOUT]}
     vectors = encode_tables(encode, wanted, progress)  # (N, d) each
@@ -99,10 +99,10 @@ def overlap(
 
 
 def verbatim_scores(twin: Words, other: Words) -> tuple[Score, Score]:
-    """Return the longest run of words shared, and the share of rows with one of eight words.
+    """Return the longest shared run of words, and the share of rows with a run of eight.
 
-    Both should be what they are against held-out rows. The longest run of as many other rows has no
-    upper bound that these rows could tell. The lower one is the bootstrap's, in closed form: the
+    Both should equal their values against held-out rows. The longest run in `n` other rows has no
+    upper bound that follows from these rows. The lower one is the bootstrap's, in closed form: the
     longest of n rows drawn from n misses the j longest with probability (1 - j/n)ⁿ.
     """
 
@@ -113,7 +113,7 @@ def verbatim_scores(twin: Words, other: Words) -> tuple[Score, Score]:
     longest = min(int(words.left.max(initial=0)) for words in (twin, other))
     n, lengths = twin.rows, range(1, longest + 1)
     missed = math.floor(n * (1 - 0.025 ** (1 / n)))
-    # The longest run that at least so many rows share. Fewer rows share a longer one: bisect.
+    # The longest run that at least `least` rows share. Fewer rows share a longer one: bisect.
     value, low = (
         bisect_left(lengths, -least + 1, key=lambda length: -count_sharing(length))
         for least in (1, min(n, missed + 1))
@@ -128,7 +128,7 @@ def near_duplicates(twin: Words, other: Words) -> np.ndarray:
 
     Near is a Jaccard similarity of at least 0.8 between the sets of runs of three words. All pairs
     that share a run are compared, so all near-duplicates are found, and no others. Rows without
-    words are near to none.
+    words are near to no row.
     """
     shingles = []  # codes and rows: all runs of three words, and each shorter row as a whole
     for words in (twin, other):
@@ -149,7 +149,7 @@ def near_duplicates(twin: Words, other: Words) -> np.ndarray:
     ours, theirs = tables
     our_sizes, their_sizes = np.diff(ours.indptr), np.diff(theirs.indptr)
     near = np.zeros(twin.rows, dtype=bool)
-    # Rows are compared in blocks of so many pairs that share a shingle.
+    # Rows are compared in blocks with a limited number of pairs that share a shingle.
     work = ours @ np.bincount(theirs.indices, minlength=len(kinds))
     cuts = np.flatnonzero(np.diff(work.cumsum() // PAIRS_AT_ONCE)) + 1
     for rows in np.split(np.arange(twin.rows), cuts):
@@ -176,11 +176,11 @@ class Nearest:
 
 
 def count_independent(train: Nearest, heldout: Nearest) -> float:
-    """Return how many independent rows are worth as much as the twin's.
+    """Return the effective number of independent rows of the twin.
 
-    Without a leak every row of the two tables might as well stand in the other. Then the share of
-    the twin's rows that are nearer to train varies as a sum of coins, one for each row that is the
-    nearest to any, weighted by how many: by Σ w² / 4 where n coins of equal weight give 1 / 4n.
+    Without a leak the rows of the two tables are exchangeable. Each row that is nearest to w twin
+    rows acts as a coin with weight w for the share of twin rows nearer to train. So the variance of
+    this share is Σ w² / 4, where n coins of equal weight give 1 / 4n.
     """
     deciding = np.where(train.distance <= heldout.distance, train.row, -1 - heldout.row)
     weights = np.unique(deciding, return_counts=True)[1] / len(deciding)
@@ -190,9 +190,9 @@ def count_independent(train: Nearest, heldout: Nearest) -> float:
 def ratio_percentile(one: Nearest, other: Nearest) -> Score:
     """Return the 5th percentile, over the twin's rows, of their distances' ratio.
 
-    Range 0 to ∞. It is low where a few rows are much nearer to the one table than the other lets
-    expect. Without a leak it is the same with the tables changed round. The interval is that of
-    order statistics, among as many rows as are independent.
+    Range 0 to ∞. It is low if a few rows are much nearer to one table than the other table lets
+    expect. Without a leak, exchanging the tables does not change it. The interval is that of order
+    statistics, for the effective number of independent rows.
     """
     from scipy.stats import binom
 

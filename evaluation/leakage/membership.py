@@ -1,10 +1,10 @@
-"""Membership inference: scores of rows that are higher where a row was trained on.
+"""Membership inference: scores that are higher for rows used in training.
 
-Attacks on the model: rows that it was trained on are less surprising to it. Sources: Yeom et al.
-2018 (loss); Carlini et al. 2021, "Extracting Training Data from Large Language Models" (another
-model's loss, zlib); Shi et al. 2024, "Detecting Pretraining Data from Large Language Models"
-(Min-K%). Attacks on the released rows alone: what was trained on has a nearer twin row. Whoever is
-given only `share/` can do these. How scores are judged is `evaluation.leakage.roc`.
+Attacks on the model use that its training rows surprise it less. Sources: Yeom et al. 2018 (loss).
+Carlini et al. 2021, "Extracting Training Data from Large Language Models" (another model's loss,
+zlib). Shi et al. 2024, "Detecting Pretraining Data from Large Language Models" (Min-K%). Attacks on
+the released rows alone use that a training row has a nearer twin row. They need only `share/`.
+`evaluation.leakage.roc` judges the scores.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ TOKENS_AT_ONCE = 1024  # their logits fill 200 MB with a vocabulary of 50,000
 NGRAM_WORDS = 3
 MEMORY = 64  # MiB of similarities compared at once
 _UNREADABLE = 1e6  # nats of a token whose probability is no number: the model diverged
-_LARGEST = 700.0  # nats; e to a larger power is no float
-_BUCKETS = 2**22  # of the hash; two n-grams of 10 million words seldom share one within a row
+_LARGEST = 700.0  # nats (e to a larger power is no float)
+_BUCKETS = 2**22  # of the hash (two n-grams of 10 million words seldom share one within a row)
 
 
 @dataclass(frozen=True)
 class RowLosses:
-    """What a model makes of every row, in nats: (N,) each."""
+    """A model's losses on every row, in nats: (N,) each."""
 
     total: np.ndarray  # negative log-likelihood of text and end of text behind the prompt
     mean: np.ndarray  # the same per token
@@ -54,9 +54,9 @@ def row_losses(
     tokens: TokenisedRecords,
     on_progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> RowLosses:
-    """Read every row once behind its own prompt, in batches of one padded length.
+    """Read every row once after its own prompt, in batches of one padded length.
 
-    What counts is what carries loss in training: text and end of text, cut at the same length.
+    The same tokens count as in training: text and end of text, cut at the same length.
     """
     found, done = np.zeros((3, len(tokens))), 0
     batches = batches_of_one_length(
@@ -82,7 +82,7 @@ def row_losses(
 
 
 def perplexity(model: Any, texts: TokenisedRecords) -> float:
-    """Return exp of the mean loss of a token, each text behind its own prompt.
+    """Return exp of the mean loss per token, each text after its own prompt.
 
     Range 1 to ∞, and lower means that the model predicts these texts better.
     """
@@ -100,11 +100,11 @@ def model_attacks(
 ) -> tuple[list[Attack], list[str]]:
     """Score members and non-members by the loss, zlib ratio, Min-K % and calibrated loss.
 
-    The loss by compressed length is that of the whole row. A mean per token over the length, as
+    The loss over compressed length is that of the whole row. A mean per token over the length, as
     published for texts of one length, would rank rows of many lengths by their length. `base` is
-    what the model was before fine-tuning. Without it the calibrated loss is left out.
+    the model before fine-tuning. Without it the calibrated loss is left out.
 
-    Returns the attacks, and notes. Refuses rows whose labels the model was not trained with.
+    Returns the attacks, and notes. Refuses rows with labels that the model was not trained on.
     """
     progress = progress or Silent()
     names = [attribute.name for attribute in twin.schema.attributes]
@@ -150,9 +150,9 @@ def text_attacks(
 ) -> list[Attack]:
     """Score members and non-members by their largest cosine to a twin row.
 
-    Once by the runs of three words that they share, in lower case. A shorter text is one run. Once
-    by sentence embeddings. Memory stays within the tables and one block of similarities.
-    `encode` makes these, and without it they are left out.
+    One score uses the runs of three words that they share, in lower case. A shorter text is one
+    run. The other uses sentence embeddings from `encode`, and is left out without it. Memory stays
+    within the tables and one block of similarities.
     """
     from sklearn import config_context
     from sklearn.feature_extraction.text import HashingVectorizer

@@ -1,13 +1,13 @@
 """People's names, telephone numbers and other personal data: in the model, and in the twin.
 
 In the model, the two measures of Li et al. 2024 (ANADP), after Wu et al. 2023 (DEPN): the mean
-reciprocal rank of names, and the exposure of telephone numbers (Carlini et al. 2019). What a base
-model makes of names and area codes that everybody knows counts in both: compare with rows that the
-model never saw.
+reciprocal rank of names, and the exposure of telephone numbers (Carlini et al. 2019). A base model
+also knows common names and area codes, which counts in both. So compare with rows that the model
+never saw.
 
-In the twin, replay: personal data of the private rows that stand in it too. Chance is what it holds
-of the same kinds of data in held-out rows that it never saw: a model makes up names and numbers
-that exist, and knows famous ones. What is found appears in no score, note or message.
+In the twin, replay: personal data of the private rows that occur in it too. Chance is the same
+share for personal data of held-out rows that it never saw, because a model makes up names and
+numbers that exist, and knows famous ones. No score, note or message shows the found data.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OCCURRENCES = {"1": range(1, 2), "2–9": range(2, 10), "10+": range(10, 2**63)}
 PLANTED = "found where it was planted"
 PersonalData = dict[str, Counter[str]]  # kind → value → rows that hold it
 
-CANDIDATES = 1000  # other numbers scored beside each telephone number
+CANDIDATES = 1000  # other numbers scored for each telephone number
 MOST = 100  # telephone numbers scored
 RESAMPLES = 1000  # of the bootstrap over texts
 BATCH = 64  # texts searched for names at once
@@ -51,8 +51,8 @@ UNEQUAL = 2  # tables whose sizes differ by more cannot be compared row by row
 PHONE_DIGITS = range(7, 16)  # 15: the most that the ITU allows
 FULL_NAME = 2  # words of a name: first names alone are no secret
 
-# American; with a country code; with a leading zero. Bare digits are no telephone number here, nor
-# is a number of social security.
+# American, or with a country code, or with a leading zero. Bare digits are no telephone number
+# here, nor is a social security number.
 _PHONE = re.compile(
     r"(?<![\w.+-])(?!\d{3}-\d\d-\d{4}(?!\d))(?:"
     r"(?:\+?1[ .-])?(?:\(\d{3}\)[ .-]?|\d{3}[ .-])\d{3}[ .-]\d{4}|"
@@ -64,7 +64,7 @@ _PHONE = re.compile(
 _EMAIL = re.compile(r"(?<![\w.%+'-])[\w.%+'-]++@[\w-]++(?:\.[\w-]++)++")
 _CARD = re.compile(r"(?<![\w.-])\d(?:[ -]?\d){12,18}(?![\w-])")
 _IBAN = re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z\d]{4}){2,7}(?: ?[A-Z\d]{1,3})?(?!\w)")
-# A code of capitals and digits; a word with six digits or more that is no sum of money.
+# A code of capitals and digits. Or a word with six digits or more that is no sum of money.
 _ID = re.compile(
     r"(?<!\w)(?=[A-Z]*\d)(?=\d*[A-Z])[A-Z\d]{8,24}(?!\w)|"
     r"(?<![\w.,$€£/-])(?=(?:[A-Za-z/-]*\d){6})[A-Za-z\d/-]{6,40}(?!\w|[.,]\d)"
@@ -78,7 +78,7 @@ def digits_of(text: str) -> str:
 
 
 def is_phone(text: str) -> bool:
-    """Return whether a match of `_PHONE` has as many digits as telephone numbers have."""
+    """Return whether a match of `_PHONE` has a telephone number's count of digits."""
     return len(digits_of(text)) in PHONE_DIGITS
 
 
@@ -105,9 +105,9 @@ _FINDERS: tuple[tuple[str, re.Pattern[str], Callable[[str], object], Callable[[s
 
 
 def numbers_in(text: str) -> Iterator[tuple[str, str]]:
-    """Yield kind and value of e-mail addresses and numbers, in one way of writing.
+    """Yield kind and value of e-mail addresses and numbers, in a normalised spelling.
 
-    What was found as one kind is not looked at again: a card number is no id number.
+    A match of one kind is not matched again: a card number is no id number.
 
     >>> list(numbers_in("Ann@X.org paid with 4111-1111-1111-1111 on 2001-05-14, case A-955320"))
     [('e-mail address', 'ann@x.org'), ('card number', '4111111111111111'), ('id number', 'A955320')]
@@ -124,16 +124,16 @@ def numbers_in(text: str) -> Iterator[tuple[str, str]]:
 
 @cache
 def _load_pipeline() -> Any:
-    """Load spaCy's pipeline once: it takes seconds."""
+    """Load spaCy's pipeline once, because it takes seconds."""
     import spacy
 
     return spacy.load(PIPELINE, exclude=["tagger", "parser", "lemmatizer", "attribute_ruler"])
 
 
 def names_in(texts: Sequence[str]) -> Iterator[list[Span]]:
-    """Yield where people's names of two words or more stand in each text.
+    """Yield the places of people's names with two words or more in each text.
 
-    Of a text of more than a million characters the end is not read.
+    The end of a text of more than a million characters is not read.
     """
     if find_spec("spacy") is None or find_spec(PIPELINE) is None:
         raise InputError("finding people's names needs pip install 'twinset[pii]'")
@@ -145,20 +145,20 @@ def names_in(texts: Sequence[str]) -> Iterator[list[Span]]:
 
 
 def _plain_words(text: str) -> str:
-    """Return the words of a name, or of a text, in one way of writing."""
+    """Return the words of a name or of a text in a normalised spelling."""
     return " ".join(word.removesuffix("'s") for word in words_of(text))
 
 
 def mean_reciprocal_rank(
     twin: TwinModel, records: Records, rows: str, *, seed: int, progress: Progress
 ) -> list[Measured]:
-    """Measure how early the model thinks of the people named in texts.
+    """Measure how likely the model finds the names of people in texts.
 
     A name's reciprocal rank is the mean, over its tokens, of 1 / the token's rank in the whole
-    vocabulary, behind all that stands before it. The mean is over every mention. Range 0 to 1. Good
-    is the value of held-out rows: 1 means that every name is known by heart. A name that training
-    cut off is not asked for: the model never saw it. Without names there is no score. `rows` says
-    what the records are, "train" or "held-out". The seed is of the bootstrap over texts.
+    vocabulary, given all text before it. The mean is over every mention. Range 0 to 1. The best
+    value is that of held-out rows: 1 means that every name is known by heart. A name that training
+    cut off is left out, because the model never saw it. Without names there is no score. `rows`
+    says which records these are, "train" or "held-out". The seed is of the bootstrap over texts.
     """
     prompts = prompt_tokens(twin.template, twin.schema.combinations, twin.tokenizer)
     ranks: list[list[float]] = []  # by text, of each of its names
@@ -201,10 +201,10 @@ def phone_exposure(
 ) -> list[Measured]:
     """Measure the exposure of telephone numbers among all of the same format.
 
-    Candidates have other digits in the same places, behind all that stands before the number. They
-    are too many to rank: their losses are extrapolated from a sample of `CANDIDATES`. At most
-    `MOST` numbers are scored, drawn at random. The mean exposure is in bits, one score for each
-    |R|. See `mean_reciprocal_rank` for all else.
+    Candidates have other digits in the same places, after all text before the number. They are too
+    many to rank, so their losses are extrapolated from a sample of `CANDIDATES`. At most `MOST`
+    numbers are scored, drawn at random. The mean exposure is in bits, one score for each |R|. See
+    `mean_reciprocal_rank` for all else.
     """
     prompts = prompt_tokens(twin.template, twin.schema.combinations, twin.tokenizer)
     rng, texts = np.random.default_rng(seed), [text.strip() for text in records.texts]
@@ -239,7 +239,7 @@ def phone_exposure(
 def _mean_over_texts(name: str, by_text: list[list[float]], maximum: float, seed: int) -> Score:
     """Return the mean of all values, with a bootstrap interval over texts.
 
-    The values of one text go together. One text has no interval: it is the whole range.
+    The values of one text stay together. For a single text the interval is the whole range.
     """
     sums = np.array([sum(values) for values in by_text if values])
     counts = np.array([len(values) for values in by_text if values])
@@ -255,11 +255,11 @@ def _mean_over_texts(name: str, by_text: list[list[float]], maximum: float, seed
 def replay(
     twin: Sequence[str], train: Sequence[str], heldout: Sequence[str], *, progress: Progress
 ) -> tuple[list[Measured], list[str]]:
-    """Measure how many of the personal data in train's texts stand in the twin's.
+    """Measure the share of personal data in train's texts that also occurs in the twin's.
 
-    Each score is a share, 0 to 1. Compare "train only" with "held-out only": a twin that leaks
-    nothing holds as many of either. A place names the kind, the rows that hold the value, and how
-    many of them do. Empty groups are left out. Notes tell what could not be measured.
+    Each score is a share, 0 to 1. Compare "train only" with "held-out only". A twin that leaks
+    nothing has equal shares of both. A place names the kind, the rows that have the value, and how
+    many of them do. Empty groups are left out. Notes say what could not be measured.
     """
     private: dict[str, PersonalData] = {}
     for rows, texts in (("train", train), ("held-out", heldout)):
@@ -298,11 +298,11 @@ def replay_planted(
     train: Sequence[Mapping[str, str]],
     heldout: Sequence[Mapping[str, str]],
 ) -> list[Measured]:
-    """Measure the same of personal data that are known: nothing is missed, and nothing guessed.
+    """Measure the same for known personal data, so that nothing is missed or guessed.
 
-    `train` and `heldout` tell by row what was planted in it: kind → value. As a control that this
-    way of counting finds what is there, the share of what was planted in train that is found there
-    is measured too.
+    `train` and `heldout` give the planted data of each row: kind → value. As a control that this
+    way of counting works, the share of train's planted values that is found in train is measured
+    too.
     """
     private: dict[str, PersonalData] = {}
     for name, rows in (("train", train), ("held-out", heldout)):
@@ -320,7 +320,7 @@ def replay_planted(
 
 
 def find_values(texts: Iterable[str], values: set[str]) -> set[str]:
-    """Return which values, as runs of words, stand in the texts, whatever they mean there."""
+    """Return which values occur as runs of words in the texts, whatever they mean there."""
     lengths = {len(value.split()) for value in values}
     found = set()
     for text in texts:
@@ -334,7 +334,7 @@ def find_values(texts: Iterable[str], values: set[str]) -> set[str]:
 def _replayed(
     private: dict[str, PersonalData], written: set[str], bands: Mapping[str, range]
 ) -> Iterator[Measured]:
-    """Yield the share of values that are written in the twin, by kind, source and band."""
+    """Yield the share of values that occur in the twin, by kind, source and band."""
     for kind, train in private["train"].items():
         heldout = private["held-out"][kind]
         sources = {

@@ -1,24 +1,24 @@
 """How well attacks tell members from non-members, and whether that can mean anything.
 
 AUROC, the TPR at a low FPR, and the curve. Sources: Carlini et al. 2022, "Membership Inference
-Attacks From First Principles" (why the low false-positive rates count); Newcombe 2006, "Confidence
+Attacks From First Principles" (why the low false-positive rates count). Newcombe 2006, "Confidence
 intervals for an effect size measure based on the Mann-Whitney statistic. Part 2".
 
-Where members and non-members differ without any model or twin, an attack that tells them apart
-proves nothing: it may have seen the difference of the two tables (Duan et al. 2024, "Do Membership
-Inference Attacks Work on Large Language Models?"). `measure_shift` says whether they do.
+If members and non-members differ without any model or twin, an attack that tells them apart proves
+nothing. It may have seen the difference of the two tables (Duan et al. 2024, "Do Membership
+Inference Attacks Work on Large Language Models?"). `measure_shift` says whether they differ.
 
 `one_run_audit` bounds ε from below, by telling canaries that a coin put in from those that it left
 out. Source: Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training Run", theorem
-5.2 and corollary 5.4. What must hold, or the bound is none:
+5.2 and corollary 5.4. The bound is valid on these conditions:
 
 - Neighbouring tables differ by one canary: one record added or removed. So a canary is one record,
   planted once, and a unit of the guarantee under test. One that is copied, or that shares an owner
   with another, would be protected by less than was claimed.
 - Each canary is in the table with probability 1/2, independently of all others and of all else
-  (`include`). Whoever trains does not choose them.
-- The scores are computed from what the mechanism released and from the canaries themselves, never
-  from who is included. They may be as dependent on each other as they like.
+  (`include`). The trainer does not choose them.
+- The scores are computed from the mechanism's release and from the canaries themselves, never
+  from the coins. They may depend on each other in any way.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ FEWEST_GUESSES = 8  # fewer prove little even where all are right
 
 @dataclass(frozen=True)
 class Attack:
-    """What an attack makes of rows: the higher the score, the more like a member."""
+    """An attack's scores of rows: the higher the score, the more like a member."""
 
     name: str
     sees: str  # what it looks at: `MODEL` or `RELEASED`
-    members: np.ndarray  # (n,) scores of rows that were trained on. None is NaN.
+    members: np.ndarray  # (n,) scores of training rows, never NaN
     non_members: np.ndarray  # (m,) of rows that were not
 
 
@@ -104,14 +104,14 @@ def separation(
 def attack_scores(attack: Attack, seed: int) -> list[Score]:
     """Return AUROC, and the share of members found at each false-positive rate of `RATES`.
 
-    All in 0 to 1. AUROC is 0.5 where the attack guesses and 1 where it finds every member. Of a
-    private twin its interval should hold 0.5. The threshold of a rate is the lowest at which no
-    larger share of non-members is above it. Equal scores are on one side.
+    All in 0 to 1. AUROC is 0.5 if the attack guesses and 1 if it finds every member. For a private
+    twin its interval should contain 0.5. The threshold of a rate is the lowest at which no larger
+    share of non-members is above it. Equal scores are on one side.
 
     Intervals: 95 % percentiles of `RESAMPLES` bootstrap draws of rows, members and non-members
-    apart. A bootstrap of rows that the attack separates wholly, or of which it finds none, has no
-    width. So an interval always holds Newcombe's (AUROC) or Wilson's (TPR) too. It speaks of the
-    rows, not of training once more.
+    apart. If the attack separates all rows or finds none, the bootstrap has no width. So an
+    interval always includes Newcombe's (AUROC) or Wilson's (TPR) too. It is about the rows, not
+    about training once more.
 
     >>> attack = Attack("loss", "model", np.array([3.0, 2.0]), np.array([1.0, 2.0]))
     >>> attack_scores(attack, seed=0)[0].value
@@ -158,7 +158,7 @@ def attack_scores(attack: Attack, seed: int) -> list[Score]:
 
 @dataclass(frozen=True)
 class Sides:
-    """Rows that attacks have to tell apart, and what tells them apart without any model or twin."""
+    """Rows that attacks have to tell apart, and how well that works without any model or twin."""
 
     members: Records  # that were trained on
     non_members: Records
@@ -170,8 +170,8 @@ def draw_sides(members: Records, non_members: Records, most: int, seed: int) -> 
     """Draw at most `most` rows of either side, of those whose text is on one side only.
 
     A text that is on both sides, by its lower-cased letters and digits, is neither member nor
-    non-member. Were it left out among the non-members alone, what many people write would be found
-    among members only, and an attack would see that. So it is left out on both sides.
+    non-member. If it were left out among the non-members alone, common texts would be found among
+    members only, and an attack would see that. So it is left out on both sides.
     """
     both, notes = (members, non_members), []
     keys = [[normalised(text) for text in side.texts] for side in both]
@@ -201,14 +201,14 @@ def measure_shift(
 ) -> tuple[Measured | None, tuple[str, ...]]:
     """Return how well a classifier of words tells members from non-members, and notes.
 
-    TF-IDF and a logistic regression. Every row is judged by one that was trained on four fifths of
-    the others. Each text counts once, since a repeated one could be looked up. The AUROC should be
-    0.5. Where its interval lies above that by more than `MARGIN`, a note says what that means.
+    It uses TF-IDF and a logistic regression. Every row is judged by a model trained on four fifths
+    of the others. Each text counts once, because a repeated one could be looked up. The AUROC
+    should be 0.5. If its interval is above that by more than `MARGIN`, a note says what that means.
 
     The interval over rows is widened for the folds' common training rows (Nadeau and Bengio 2003,
     "Inference for the Generalization Error"). Random halves of 600 reviews have AUROCs that spread
     1.6 times as wide as those of independent rows would.
-    There is none where there are too few rows. No text may be on both sides.
+    There is none if there are too few rows. No text may be on both sides.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -248,7 +248,7 @@ def measure_shift(
 
 @dataclass(frozen=True)
 class OneRun:
-    """What one run proves."""
+    """The lower bound from one run."""
 
     epsilon: float  # with the stated confidence ε is at least this
     canaries: int  # m, of which each was included with probability 1/2
@@ -276,14 +276,14 @@ def one_run_audit(
 ) -> OneRun:
     """Guess who is included by the scores, and bound ε by how many guesses are right.
 
-    Of r guesses, half say that the highest scores are included, half that the lowest are not; all
-    others abstain. Canaries of one score are taken in their own order.
+    Of r guesses, half say that the highest scores are included, half that the lowest are not. All
+    others abstain. Canaries with equal scores are taken in their own order.
 
-    One number of guesses, fixed before the scores are known, needs no correction. Of several the
-    best is taken, and each is tested at (1 - confidence) / number of them. For what the bound
-    guarantees see `twinset.privacy.statement.theorems`, ONE_RUN_AUDIT.
+    A single number of guesses, fixed before the scores are known, needs no correction. Of several
+    the best is taken, and each is tested at (1 - confidence) / number of them. For the guarantee of
+    the bound see `twinset.privacy.statement.theorems`, ONE_RUN_AUDIT.
 
-    Scores (m,) are higher where a canary looks included. `included` (m,) is drawn by `include`.
+    Scores (m,) are higher if a canary looks included. `included` (m,) is drawn by `include`.
     Numbers of guesses are chosen without a look at the scores. None halves m again and again.
     """
     scores, included = np.asarray(scores, float), np.asarray(included, bool)
@@ -306,14 +306,14 @@ def one_run_audit(
 def epsilon_lower_bound(
     guesses: int, correct: int, m: int, delta: float, confidence: float = CONFIDENCE
 ) -> float:
-    """Return the largest ε that so many correct guesses refute, or 0 where they refute none.
+    """Return the largest ε that `correct` right guesses refute, or 0 if they refute none.
 
-    What refutes (ε, δ) refutes every smaller ε at that δ too. The search is a bisection that stops
-    on the safe side. Abstentions are no guesses, and m counts all canaries.
+    Data that refute (ε, δ) refute every smaller ε at that δ too. The search is a bisection that
+    stops on the safe side. Abstentions are no guesses, and m counts all canaries.
 
-    Corollary 5.4: under (ε, δ)-DP, with W ~ Binomial(r, e^ε / (1 + e^ε)), the chance of v correct
-    guesses is at most P(W ≥ v) + 2 m δ · max over i = 1 … v of P(v > W ≥ v - i) / i. All m canaries
-    count in the second term, also those of which nothing was guessed.
+    Corollary 5.4: under (ε, δ)-DP, with W ~ Binomial(r, e^ε / (1 + e^ε)), the probability of v
+    correct guesses is at most P(W ≥ v) + 2 m δ · max over i = 1 … v of P(v > W ≥ v - i) / i. All m
+    canaries count in the second term, also those without a guess.
 
     >>> round(epsilon_lower_bound(100, 75, 1000, 1e-4), 3)  # as in the paper's appendix D
     0.673

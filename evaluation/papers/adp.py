@@ -2,7 +2,7 @@
 
 "Adaptive Differential Privacy for Language Modeling": noise follows how unusual a public model
 finds a text. A canary, "My ID is 955320", is planted and its exposure measured. The paper compares
-at equal σ. Here everything is compared at equal ε as well, which is what a user pays.
+at equal σ. This experiment also compares at equal ε, which is the cost to a user.
 """
 
 from __future__ import annotations

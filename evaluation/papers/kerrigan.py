@@ -1,9 +1,9 @@
 """Public text first: Kerrigan, Slack and Tuyls 2020, through `Twinset`.
 
 "Differentially Private Language Models Benefit from Public Pre-training": a model is trained on
-public text alone, on private text alone, or on public text and then on private text, under DP-SGD
-of two noise levels and without noise. The published page has the paper's feed-forward models too.
-Here the model is a GPT-2 of any size.
+public text alone, on private text alone, or on public and then private text. Private training uses
+DP-SGD with two noise levels, or no noise. The published page has the paper's feed-forward models
+too. Here the model is a GPT-2 of any size.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def list_arms(size: Mapping[str, Any]) -> list[str]:
-    """Return what is trained on what, under which ε."""
+    """Return what is trained on which text, under which ε."""
     noisy = [f"{start}, {privacy}" for start in (PRIVATE, BOTH) for privacy in EPSILONS]
     return [PUBLIC, *noisy]
 

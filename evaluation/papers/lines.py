@@ -1,7 +1,7 @@
 """Lines of plain text, small GPT-2s trained on them through `Twinset`, and their perplexity.
 
-A line is one record and one unit of privacy. The table that `Twinset` gets has a constant label, so
-every line has the same short prompt, which perplexity does not count.
+A line is one record and one unit of privacy. The table for `Twinset` has a constant label, so every
+line has the same short prompt, which perplexity does not count.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LINES_AT_ONCE = 32
 
 
 def read_lines(path: Path, most: int | None = None, column: str = "text") -> list[str]:
-    """Return the lines of a text file, or of a column of a CSV or JSONL; `.gz` too.
+    """Return the lines of a text file, or of a column of a CSV or JSONL, also with `.gz`.
 
     Args:
         path: the file.
@@ -56,7 +56,7 @@ def read_lines(path: Path, most: int | None = None, column: str = "text") -> lis
 
 
 def load_corpus(paths: Mapping[str, Path], size: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return public lines, and private lines to train on and to score, as many as a size takes.
+    """Return public lines, and private lines to train on and to score, cut to a size.
 
     Args:
         paths: of `public`, `private_train` and `private_test`.
@@ -78,10 +78,10 @@ def write_base(
     epochs: float = 0.0,
     learning_rate: float = 1e-3,
 ) -> Path:
-    """Write a GPT-2 with a tokenizer of the public lines' own; return its folder.
+    """Write a GPT-2 with its own tokenizer of the public lines. Return its folder.
 
     Args:
-        folder: made where it is missing.
+        folder: created if it is missing.
         public: lines that decide the tokens, and that the model is trained on.
         shape: `vocabulary`, `width`, `layers`, `heads` and `context`.
         seed: of the weights and of the order of lines.
@@ -132,7 +132,7 @@ def train_on_public(
     learning_rate: float,
     batch_size: int = 64,
 ) -> None:
-    """Train a causal model on public lines behind the prompt, in place, without privacy."""
+    """Train a causal model on public lines after the prompt, in place, without privacy."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -154,7 +154,7 @@ def fit_lines(base: Path | str, lines: Sequence[str], seed: int, **options: Any)
     """Fine-tune all weights of a base on private lines, with a policy and an ε.
 
     Args:
-        base: a folder that `write_base` wrote, or a model's name.
+        base: a folder from `write_base`, or a model's name.
         lines: private ones.
         seed: never reaches the noise.
         options: of `Twinset`: `epsilon`, `noise_policy`, `steps`, `batch_size`, …
@@ -177,7 +177,7 @@ def fit_lines(base: Path | str, lines: Sequence[str], seed: int, **options: Any)
 def line_nats(
     model: TwinModel | tuple[Any, Any], lines: Sequence[str], prompt: str | None = None
 ) -> np.ndarray:
-    """Return (N, 2): the nats of each line, its end included, and how many tokens it has.
+    """Return (N, 2): the nats of each line, its end included, and its number of tokens.
 
     Args:
         model: of `Twinset.model`, or a causal model and its tokenizer.
@@ -201,7 +201,7 @@ def line_nats(
 
 
 def perplexity(model: TwinModel | tuple[Any, Any], lines: Sequence[str]) -> float:
-    """Return e to the mean nats of a token of lines that no model was trained on."""
+    """Return e to the mean nats per token of lines that no model was trained on."""
     nats, tokens = line_nats(model, lines).sum(0)
     # A broken model's loss may be infinite. The largest power that is a float stands for it.
     return math.exp(min(nats / tokens, 700.0)) if math.isfinite(nats) else math.inf
@@ -213,7 +213,7 @@ def exposure(
     """Return the exposure of a planted secret in bits (Carlini et al. 2019).
 
     The secret's rank by likelihood is taken among random other secrets. So the exposure is at most
-    log2 of their number, and about 1.4 bits in the mean for a secret that was never planted.
+    log2 of their number, and about 1.4 bits on average for a secret that was never planted.
 
     Args:
         model: the attacked one.

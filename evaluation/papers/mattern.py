@@ -66,7 +66,7 @@ def load_tables(paths: Mapping[str, Path], size: Mapping[str, Any]) -> dict[str,
 
 
 def draw_balanced(train: pd.DataFrame, records: int, seed: int) -> pd.DataFrame:
-    """Return this many rows, of each combination of labels as equally many as can be."""
+    """Return this many rows, with label combinations as balanced as possible."""
     labels = list(train.columns[1:])
     mixed = train.sample(frac=1, random_state=seed)
     turn = mixed.groupby(labels).cumcount().sort_values(kind="stable")

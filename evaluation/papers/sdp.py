@@ -1,8 +1,8 @@
 """Selective privacy: Shi, Cui, Li, Jia and Yu 2022, through `Twinset`.
 
-"Selective Differential Privacy for Language Modeling": what a detector flags is protected, the rest
-is not. Phase 1 trains without noise on texts whose flagged spans are masked, phase 2 with noise on
-the texts as they are. The paper's LSTMs, with noise on the hidden state, are on the published page.
+"Selective Differential Privacy for Language Modeling": only what a detector flags is protected.
+Phase 1 trains without noise on texts with masked spans, phase 2 with noise on the original texts.
+The paper's LSTMs, with noise on the hidden state, are on the published page.
 """
 
 from __future__ import annotations

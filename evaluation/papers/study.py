@@ -1,8 +1,8 @@
 """Run an experiment of arms and seeds: a CSV that grows, a table with intervals, a picture.
 
-A paper's file says what its arms are, how one arm is measured with one seed, and which arms are
-compared. Everything else is here. A study that was stopped continues where it was: rows that are in
-the CSV, under the same settings, are not made again.
+A paper's file defines its arms, how one arm is measured with one seed, and which arms are compared.
+Everything else is here. A stopped study continues where it was: rows in the CSV with the same
+settings are not computed again.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Comparison:
         figure: a column of the CSV.
         ours: the arm that the paper's claim is about.
         theirs: the arm that it is compared with.
-        as_ratio: compare by ours ÷ theirs, as perplexities are, instead of ours − theirs.
-        claim: what the paper says of it, in its own words or numbers.
+        as_ratio: compare by ours ÷ theirs, as for perplexities, instead of ours − theirs.
+        claim: the paper's claim, in its own words or numbers.
     """
 
     figure: str
@@ -63,8 +63,8 @@ class Study:
         sizes: the numbers of each size, "tiny" (minutes), "cpu" (hours) and "full" (as published).
         arms: return the names of the arms for a size.
         load: read the files once. Takes paths by name and the size's numbers.
-        measure: train and measure one arm with one seed. Takes the arm, the seed, what `load`
-            returned and the size's numbers. Returns numbers only.
+        measure: train and measure one arm with one seed. Takes the arm, the seed, the result of
+            `load` and the size's numbers. Returns numbers only.
         comparisons: what the table compares.
         picture: the figure that is drawn, a column of the CSV.
         logarithmic: whether the picture's axis is logarithmic, as for perplexities.
@@ -94,7 +94,7 @@ def main(study: Study) -> None:
 
 
 def run_study(study: Study, arguments: Sequence[str] | None = None) -> pd.DataFrame:
-    """Run the command of a study: make the rows that are missing, then table and picture.
+    """Run the command of a study: compute the missing rows, then table and picture.
 
     Args:
         study: the experiment.
@@ -156,7 +156,7 @@ def run_study(study: Study, arguments: Sequence[str] | None = None) -> pd.DataFr
 
 
 def report_lines(study: Study, rows: pd.DataFrame, size: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a page in Markdown: arms, comparisons, and what made them.
+    """Yield a page in Markdown: arms, comparisons, and how they were made.
 
     An interval is Student's, 95 %, over seeds. With one seed there is none.
     """
@@ -183,7 +183,7 @@ def report_lines(study: Study, rows: pd.DataFrame, size: Mapping[str, Any]) -> I
 def compare_arms(rows: pd.DataFrame, one: Comparison) -> tuple[float, float, float]:
     """Return ours less theirs, or ours ÷ theirs, with its interval over the seeds of both.
 
-    Seeds are paired, so what both arms have in common does not widen the interval.
+    Seeds are paired, so variation that both arms share does not widen the interval.
     """
     ours, theirs = (
         rows[rows["arm"] == arm].set_index("seed")[one.figure] for arm in (one.ours, one.theirs)
@@ -219,7 +219,7 @@ def format_interval(value: float, low: float, high: float) -> str:
 
 
 def draw_arms(study: Study, rows: pd.DataFrame, path: Path) -> None:
-    """Draw one dot for each seed, a line for each arm, into a PNG."""
+    """Draw one dot for each seed and a line for each arm, into a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

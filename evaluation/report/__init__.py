@@ -1,1 +1,1 @@
-"""One page of what is guaranteed and what was measured. It computes no score itself."""
+"""One page with the guarantee and all measurements. It computes no score itself."""

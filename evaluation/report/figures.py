@@ -1,4 +1,4 @@
-"""Pictures of the report: what is drawn of findings, as inline SVG of few elements.
+"""Pictures of the report: findings as inline SVG with few elements.
 
 All text stays text, so that a browser can search it, enlarge it and read it aloud. The background
 is transparent and every colour is a variable of page.css, which has values for light, dark and
@@ -68,7 +68,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """One or several pictures that say one thing."""
+    """One or several pictures with one message."""
 
     title: str  # what is shown
     meaning: str  # one sentence for a reader who does not know the measure
@@ -78,12 +78,12 @@ class Figure:
 
     @property
     def heading(self) -> str:
-        """The title with a capital in front, but no other ε. All else stays."""
+        """The title with a capital first letter, except for an ε. All else stays."""
         return self.title if self.title.startswith("ε") else self.title[:1].upper() + self.title[1:]
 
 
 def explain_measure(name: str, score: Score | None = None) -> str:
-    """Return the sentence for a measure. An unknown one gets the way that it should go."""
+    """Return the sentence for a measure. For an unknown one it states the desired direction."""
     if name in MEANINGS["measure"]:
         return str(MEANINGS["measure"][name])
     for start, sentence in MEANINGS["start"].items():
@@ -168,12 +168,12 @@ def draw_headline(question: Question, measured: Sequence[Measured]) -> Figure | 
 
 
 def is_exposure(m: Measured) -> bool:
-    """Tell the scores that are drawn against the number of planted copies."""
+    """Tell which scores are drawn against the number of planted copies."""
     return m.score.name == "exposure" and m.place.get("copies", "").isdecimal()
 
 
 def drawable_groups(measured: Sequence[Measured]) -> list[Group]:
-    """Return what is drawn as intervals. Labels' own scores are in tables."""
+    """Return the groups that are drawn as intervals. Scores of single labels are in tables."""
     return group_scores(
         m
         for m in measured
@@ -237,9 +237,9 @@ def draw_curve(curve: Curve) -> Figure | None:
 
 
 def draw_histogram(histogram: Histogram) -> Figure | None:
-    """Draw shares by bin: steps where bins have an order, a panel each where they are names.
+    """Draw shares by bin: steps if bins have an order, a panel each if they are names.
 
-    Returns None if there is no bin or no table. Of many names the commonest are drawn.
+    Returns None if there is no bin or no table. Of many names the most frequent are drawn.
     """
     names, bins = sort_rows(histogram.series), [str(name) for name in histogram.bins]
     series = {
@@ -325,10 +325,10 @@ def find_domain(
 ) -> tuple[float, float]:
     """Return the ends of an axis for scores of one name.
 
-    It starts at the least possible value, where there is one, so that bars are honest. It ends at
-    the greatest, or at a round number where all are far below it. Around a mark in the middle,
-    which scores may miss to both sides, they are drawn as dots, and no closer than a tenth of what
-    is possible: a difference by chance fills no axis.
+    It starts at the smallest possible value, if there is one, so that bars are honest. It ends at
+    the largest, or at a round number if all are far below it. If scores may miss a mark in the
+    middle to both sides, they are drawn as dots. The axis then shows at least a tenth of the
+    possible range, so that a chance difference does not fill it.
     """
     least, greatest = min(s.minimum for s in scores), max(s.maximum for s in scores)
     shown = [v for s in scores for v in (s.value, s.low, s.high)] + ([mark[0]] if mark else [])
@@ -355,11 +355,11 @@ def draw_lines(
     least: float | None = None,
     is_roc: bool = False,
 ) -> Markup | None:
-    """Draw lines, with intervals where points have them. None if no point can be drawn.
+    """Draw lines, with intervals if points have them. None if no point can be drawn.
 
-    Points are in rising x. What is not finite is left out. `log` names the logarithmic axes. Marks
-    are horizontal lines. `least` is the lower end of the ordinate, and None follows the points. Of
-    an ROC curve both axes are shares, and the diagonal is what guessing gives.
+    Points have rising x. Values that are not finite are left out. `log` names the logarithmic axes.
+    Marks are horizontal lines. `least` is the lower end of the ordinate, and None follows the
+    points. Both axes of an ROC curve are shares, and guessing gives the diagonal.
     """
     # On a logarithmic axis only an ROC curve keeps what is 0. It is drawn at the end of the axis.
     floors = [0.0 if axis in log and not is_roc else -math.inf for axis in "xy"]
@@ -466,7 +466,7 @@ class Canvas:
     parts: list[Markup] = field(default_factory=list)
 
     def place(self, axis: str, value: float) -> float:
-        """Return where a value is, in units. What is beyond an end is drawn at that end."""
+        """Return the position of a value, in units. A value beyond an end is drawn at that end."""
         low, high = self.ends["xy".index(axis)]
         value = min(max(value, low), high)
         if axis in self.log:
@@ -481,19 +481,19 @@ class Canvas:
         return "M " + " L ".join(places)
 
     def stroke(self, path: str, colour: str, width: float = 1.75, more: str = "") -> None:
-        """Draw a path of units, with `more` of CSS."""
+        """Draw a path of units, with `more` CSS."""
         style = f"fill: none; stroke: var(--{colour}); stroke-width: {width}; {more}"
         self.parts.append(Markup('<path d="{}" style="{}"/>').format(path, style))
 
     def write(
         self, words: str, x: float, y: float, anchor: str = "start", style: str = "fill: var(--ink)"
     ) -> None:
-        """Write words at a place in units."""
+        """Write words at a position in units."""
         text = Markup('<text x="{}" y="{}" text-anchor="{}" style="{}">{}</text>')
         self.parts.append(text.format(x, y, anchor, style, replace_unseen(words)))
 
     def finish(self, title: str, described: str, height: float) -> Markup:
-        """Return the picture, which screen readers announce by title and description."""
+        """Return the picture. Screen readers announce it by title and description."""
         whole = Markup(
             '<svg viewBox="0 0 {} {:.0f}" role="img" focusable="false"><title>{}</title>'
             "<desc>{}</desc>{}</svg>"
@@ -510,7 +510,7 @@ def _open_area(
     log: str,
     ticks: Mapping[float, str] | None = None,
 ) -> tuple[Canvas, float]:
-    """Return a canvas with axes, ticks, names and, of several lines, a legend, and its height."""
+    """Return a canvas with axes, ticks, names and, for several lines, a legend, and its height."""
     named = legend if len(legend) > 1 else {}
     top = 26 + 15 * len(named)
     foot, right = top + _PLOT, WIDTH - 8
@@ -533,7 +533,7 @@ def _open_area(
 
 
 def _find_span(values: Iterable[float], is_log: bool = False) -> tuple[float, float]:
-    """Return ends that hold all finite values, on a linear axis with a little room."""
+    """Return ends that include all finite values, on a linear axis with a little room."""
     known = [v for v in values if math.isfinite(v) and (v > 0 or not is_log)]
     if not known:
         return (0.1, 1.0) if is_log else (0.0, 1.0)
@@ -548,7 +548,7 @@ def _find_span(values: Iterable[float], is_log: bool = False) -> tuple[float, fl
 def find_ticks(
     low: float, high: float, most: int, is_log: bool = False, beyond: bool = False
 ) -> list[float]:
-    """Return round values within an axis. `beyond`: they reach over its end."""
+    """Return round values within an axis. With `beyond` they extend over its end."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     if is_log and high / low >= 100:
@@ -562,11 +562,11 @@ def find_ticks(
 
 
 def shorten(text: str, units: float) -> str:
-    """Return what fits into a width, with an ellipsis for the rest."""
+    """Return the part that fits into a width, with an ellipsis for the rest."""
     text, most = replace_unseen(text), max(2, int(units / _LETTER))
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
 def replace_unseen(text: str) -> str:
-    """Replace what no page can hold: control characters, and halves of characters."""
+    """Replace characters that no page can show: control characters, and half characters."""
     return text.__class__(_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text))

@@ -1,4 +1,4 @@
-"""The report: one file that needs nothing else, made from a run folder and what was measured.
+"""The report: one self-contained file, made from a run folder and its measurements.
 
 It holds numbers computed from private rows and, on request, private rows. So it stays in
 `internal/`. Every text on it is escaped. Its own policy forbids requests and every script except
@@ -79,7 +79,7 @@ NoiseCell = tuple[str, int]  # a factor in words, and its shade: −3 (least noi
 
 
 def write_report(run: Path, show_real: Path | None = None) -> Path:
-    """Write `internal/report.html`, whole or not at all, and return where it is."""
+    """Write `internal/report.html`, whole or not at all, and return its path."""
     check_ended(run)
     if not is_run(run):
         raise InputError(f"{run}: no such run folder; give one that `twinset generate` made")
@@ -92,10 +92,10 @@ def write_report(run: Path, show_real: Path | None = None) -> Path:
 
 
 def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None) -> str:
-    """Return the page of a run. What is missing is named with the command that makes it.
+    """Return the page of a run. Missing parts are named with the commands that make them.
 
-    `show_real` are private tables by name, of which a few rows are to be shown. A folder that is
-    none, or a file in it that is not what it should be, is refused.
+    `show_real` has private tables by name, of which a few rows are shown. Anything that is not a
+    run folder, or has an invalid file in it, is refused.
     """
     from jinja2 import Environment, StrictUndefined
 
@@ -130,12 +130,12 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         twin, digest = read_frame(twin_file), sha256_file(twin_file)
         made = f"{date.fromtimestamp(twin_file.stat().st_mtime):%d %B %Y}".lstrip("0")
         facts = [f"{len(twin):,} rows", *facts, made]
-    # What was measured on other rows than those that are there now.
+    # Measurements on other rows than the present ones.
     stale = [k for k, f in found.items() if digest and f.about.get("twin_sha256", digest) != digest]
 
     measured = {q: [m for each in found.values() for m in each.of(q)] for q in _FOUND_BY}
     groups = {question: figures.drawable_groups(scores) for question, scores in measured.items()}
-    alone: dict[Question, list[Measured]] = {}  # what no figure shows: nothing is beside it
+    alone: dict[Question, list[Measured]] = {}  # scores without others to compare with
     for question, each in groups.items():
         single = (g for g in each if len(g.members) == 1 and g.name not in GUESSING)
         alone[question] = [m for g in single for m in g.members.values()]
@@ -221,7 +221,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
 
 
 def sample_rows(frame: DataFrame, text: str | None, most: int = SHOWN) -> list[Row]:
-    """Draw a few different rows by a fixed seed: always the same of the same table."""
+    """Draw a few different rows by a fixed seed: always the same for the same table."""
     shown = as_texts(frame).drop_duplicates()  # a twin may say the same twice
     drawn = shown.sample(min(most, len(shown)), random_state=0)
     column = text if text in frame.columns else find_longest_column(drawn)
@@ -254,7 +254,7 @@ def list_scores(caption: str, measured: Iterable[Measured], columns: int = 8) ->
 
 
 def list_by_label(measured: Iterable[Measured]) -> list[Table]:
-    """Return a table for each measure of label values: a row a value, a column a kind of rows."""
+    """Return a table for each measure of label values: rows are values, columns kinds of rows."""
     tables: dict[str, dict[str, dict[str, Score]]] = {}
     for m in measured:
         if "value" in m.place:
@@ -303,7 +303,7 @@ def draw_training(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> 
 
 
 def spend_over_steps(ledger: Ledger) -> list[Point]:
-    """Return (step, ε) from the ledger alone. Empty where nothing is guaranteed."""
+    """Return (step, ε) from the ledger alone. Empty if nothing is guaranteed."""
     total = sum(event.steps for event in ledger.events if isinstance(event, _STEPS))
     at = np.linspace(0, total, _EPSILON_STEPS + 1)[1:].round().astype(int).tolist()
     points: list[Point] = []
@@ -325,9 +325,9 @@ def spend_over_steps(ledger: Ledger) -> list[Point]:
 
 
 def map_noise(mean_noise: Mapping[str, float]) -> dict[str, dict[str, NoiseCell | None]]:
-    """Return factors of what `uniform` draws, by layer and kind of weight.
+    """Return noise relative to `uniform`, by layer and kind of weight.
 
-    Every layer has all kinds. The map is empty where there is nothing to tell, or no number.
+    Every layer has all kinds. The map is empty if there is nothing to show, or no number.
     """
     cells = noise_cells({n: f for n, f in mean_noise.items() if math.isfinite(f) and f > 0})
     most = max([0.1, *(abs(math.log2(factor)) for factor in cells.values())])
@@ -344,7 +344,7 @@ def map_noise(mean_noise: Mapping[str, float]) -> dict[str, dict[str, NoiseCell 
 
 
 def _flatten(about: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
-    """Yield how findings were made, as pairs of words."""
+    """Yield the origin of findings as pairs of words."""
     for key, value in about.items():
         name = f"{above} {key}".strip()
         if isinstance(value, Mapping):
@@ -356,7 +356,7 @@ def _flatten(about: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
 
 
 def _parse(path: Path, parse: Callable[[str], Any]) -> Any:
-    """Return what a file of the run holds, or None if it is not there."""
+    """Return the content of a file of the run, or None if it is missing."""
     if not path.is_file():
         return None
     try:

@@ -4,8 +4,8 @@
 `judge_hand_over` decides whether the twin may be handed over. Utility and leakage are never
 averaged. A verdict counts how many comparisons went well.
 
-The words for places are those of the measuring modules. A measure that is not known here is shown
-too. Sentences that do not depend on the run are in meanings.toml.
+The words for places are those of the measuring modules. Unknown measures are shown too. Sentences
+that do not depend on the run are in meanings.toml.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Tone = Literal["good", "mixed", "bad", "unknown"]
 
 
 def format_number(value: float | None) -> str:
-    """Return about three significant digits, or a dash for what is no number.
+    """Return about three significant digits, or a dash if it is not finite.
 
     >>> [format_number(v) for v in (0.70449, 12345.6, -0.5, 1e-5, float("nan"))]
     ['0.704', '12,346', '−0.500', '1.0 × 10⁻⁵', '–']
@@ -93,7 +93,7 @@ def format_number(value: float | None) -> str:
 
 
 def format_tick(value: float) -> str:
-    """Return a round number, as on an axis, in as few digits as it has."""
+    """Return a round number, as on an axis, in as few digits as possible."""
     digits = f"{abs(value):.4g}" if abs(value) < 1000 else f"{abs(value):,.0f}"
     return ("−" if value < 0 else "") + write_power(digits)
 
@@ -108,7 +108,7 @@ def write_power(scientific: str) -> str:
 
 
 def format_interval(score: Score) -> str:
-    """Return a score's 95 % interval, or "" where it has none."""
+    """Return a score's 95 % interval, or "" if it has none."""
     if any(map(math.isnan, (score.value, score.low, score.high))):
         return ""
     return f"[{format_number(score.low)}, {format_number(score.high)}]"
@@ -130,7 +130,7 @@ def place_in_words(place: Mapping[str, str]) -> str:
 
 
 def sort_rows(names: Iterable[str]) -> list[str]:
-    """Return names in the order in which kinds of rows are listed, unknown ones last."""
+    """Return names in the usual order of kinds of rows, unknown ones last."""
     known = list(ROWS)
     return sorted(dict.fromkeys(names), key=lambda n: known.index(n) if n in ROWS else len(known))
 
@@ -173,7 +173,7 @@ def group_scores(measured: Iterable[Measured]) -> list[Group]:
 
 
 def list_bounds(measured: Sequence[Measured]) -> Iterator[tuple[str, Score, float | None]]:
-    """Yield each lower bound of ε: where it was found, the score, and the ε claimed, or None."""
+    """Yield each lower bound of ε: where it was found, the score, and the claimed ε or None."""
     claims = [(m.place.items(), m.score.value) for m in measured if m.score.name == CLAIM]
     for m in measured:
         if m.score.name == BOUND:
@@ -184,18 +184,18 @@ def list_bounds(measured: Sequence[Measured]) -> Iterator[tuple[str, Score, floa
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the page says to one question."""
+    """The page's answer to one question."""
 
     question: str  # as a reader would ask it
     answer: str  # one or a few words
     line: str  # one sentence that says what the answer rests on
     tone: Tone  # how the answer is shown, in addition to its words
-    reasons: tuple[str, ...] = ()  # what was compared, worst first
+    reasons: tuple[str, ...] = ()  # the comparisons, worst first
     rule: str = ""  # how the answer follows
 
 
 class Comparison(NamedTuple):
-    """Whether two numbers speak for the twin, and in words why."""
+    """Whether two numbers speak for the twin, and why, in words."""
 
     is_well: bool
     reason: str
@@ -206,28 +206,28 @@ class Comparison(NamedTuple):
 def judge(question: Question, measured: Sequence[Measured]) -> Verdict:
     """Answer a question: is it useful, is it faithful, does it leak?
 
-    The same scores have the same answer everywhere. Nothing is concluded from fewer than `FEW_ROWS`
-    rows of a kind. A leak that was found in a few rows is found all the same.
+    The same scores have the same answer everywhere. Fewer than `FEW_ROWS` rows of a kind allow no
+    conclusion, except that a leak found in a few rows still counts.
     """
     rules = {"utility": judge_use, "fidelity": judge_fidelity, "leakage": judge_leakage}
     return rules[question](measured)
 
 
 def judge_use(measured: Sequence[Measured]) -> Verdict:
-    """Judge whether classifiers learn more from the twin than can be had without it.
+    """Judge whether classifiers learn more from the twin than without it.
 
-    The twin must be above every mark that was measured: text of the base model that saw no
-    private data, and always guessing the commonest label. Intervals must lie apart. "Yes" where
-    every label and classifier is above all marks, "In part" where some are. Where no text of the
-    base model was tried, the best answer is "More than guessing".
+    The twin must be above every measured mark: text of the base model that saw no private data,
+    and always guessing the most frequent label. Intervals must not overlap. "Yes" if every label
+    and classifier is above all marks, "In part" if some are. If no text of the base model was
+    tried, the best answer is "More than guessing".
     """
     accuracies = [m for m in measured if m.score.name == "accuracy" and "value" not in m.place]
     guesses = {m.place.get("label"): m.score for m in accuracies if m.place["rows"] == COMMONEST}
     compared, shares, below, without_base, tested = [], [], 0, 0, 0
     for group in group_scores(accuracies):
         scores = group.finite
-        # A twin of more rows is compared by as many as the base wrote. More rows teach more,
-        # whoever wrote them, and that says nothing about the private records.
+        # A larger twin is cut to the base's number of rows. More rows teach more, whatever their
+        # source, and that says nothing about the private records.
         twin = scores.get(TWIN_SMALL, scores.get(TWIN))
         guess = guesses.get(group.place.get("label"))
         marks = {"no private data": scores.get(BASELINE), "guessing the commonest label": guess}
@@ -273,7 +273,7 @@ def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
     """Judge whether the twin is as near to real rows as a second real sample is.
 
     `DECIDING` names the few measures that decide, the most important first. If none of them was
-    measured, all that were measured decide.
+    measured, all measured ones decide.
     """
     deciding, groups = find_deciding(measured), group_scores(measured)
     compared: list[Comparison] = []
@@ -324,7 +324,7 @@ def _count_well(
     rule: str,
     rows: int,
 ) -> Verdict:
-    """Return Yes, In part or No, by how many comparisons went well, each of so many rows."""
+    """Return Yes, In part or No, by how many comparisons went well and their numbers of rows."""
     if not compared:
         return Verdict(question, "Not measured", f"there is {missing}", "unknown", (), rule)
     well, number = sum(c.is_well for c in compared), len(compared)
@@ -391,7 +391,7 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
 
 
 def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
-    """Compare each attack with guessing, and what the twin shares with rows it saw and others."""
+    """Compare each attack with guessing, and the twin's overlap with seen and unseen rows."""
     tried = {tuple(m.place.items()): m.score.n for m in measured if m.score.name == AUROC}
     limit = NormalDist().inv_cdf(1 - FALSE_ALARMS)
     for m in measured:
@@ -430,9 +430,9 @@ def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
 
 
 def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Verdict:
-    """Say whether the twin may be handed over. Fidelity has no say in it.
+    """Say whether the twin may be handed over, regardless of fidelity.
 
-    The claim is what is guaranteed. None where nothing is known.
+    `claim` is the guarantee, or None if it is unknown.
     """
     answer, found = "No", "no attack found more than chance does"
     tone: Tone = "bad"

@@ -1,1 +1,1 @@
-"""Is the twin useful: classifiers trained on it, beside those trained on other tables."""
+"""Is the twin useful? Compares classifiers trained on it with those trained on other tables."""

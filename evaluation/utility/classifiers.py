@@ -1,12 +1,12 @@
-"""Classifiers by name, from texts to labels, open ones and ones that learn with privacy.
+"""Classifiers by name, from texts to labels, with privacy or without.
 
-All are in scikit-learn's manner: `fit(texts, labels)`, then `predict(texts)`. `minilm` and
-`encoder` are the pinned MiniLM: once as it is, with a logistic regression behind it, and once
-fine-tuned. Knows no table and no score.
+All follow scikit-learn: `fit(texts, labels)`, then `predict(texts)`. `minilm` and `encoder` are the
+pinned MiniLM: once unchanged, followed by a logistic regression, and once fine-tuned. This module
+knows no table and no score.
 
-Someone who needs one classifier, and no texts, may spend a budget on it instead of a twin. Private
-ones are fitted the way language models are trained: Poisson batch → exact clipped sum →
-`PrivateOptimizer`. Without a budget the text encoder learns openly, by the same loop.
+A user who needs one classifier, and no texts, may spend a budget on it instead of a twin. Private
+classifiers are fitted like language models: Poisson batch → exact clipped sum →
+`PrivateOptimizer`. Without a budget the text encoder learns without privacy, by the same loop.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class Budget:
     delta: float
 
 
-# Of 14 recipes, four runs each at ε = 8, about the best on 528 rows of the training part of
-# blitzer_dvd_kitchen for either label and for both (0.77, 0.99, 0.75; without privacy 0.78, 0.99,
-# 0.75).
+# About the best of 14 recipes, with four runs each at ε = 8. Accuracies on 528 rows of the training
+# part of blitzer_dvd_kitchen for either label and for both: 0.77, 0.99, 0.75. Without privacy they
+# are 0.78, 0.99, 0.75.
 PRIVATE_REGRESSION = Recipe(math.inf, epochs=30, learning_rate=0.5, max_grad_norm=0.3)
 OPEN_ENCODER = Recipe(batch_size=32, epochs=3, learning_rate=1e-4)
 PRIVATE_ENCODER = Recipe(batch_size=256, epochs=10, learning_rate=1e-3)
@@ -96,7 +96,7 @@ PRIVATE_ENCODER = Recipe(batch_size=256, epochs=10, learning_rate=1e-3)
 class SentenceEncoder:
     """Embeds texts by the pinned encoder all-MiniLM-L6-v2, each of them once.
 
-    Vectors are kept in memory as long as this object. Nothing is written to any disk.
+    Vectors stay in memory as long as this object. Nothing is written to any disk.
     """
 
     say: Say = silent  # called before the encoder is downloaded, the first time ever
@@ -152,7 +152,7 @@ def make_classifiers(
     budget: Budget | None = None,
     count: Count = lambda done, total: None,
 ) -> dict[str, Classifier]:
-    """Return, by name, what makes an unfitted classifier for a seed.
+    """Return, by name, functions that make an unfitted classifier for a seed.
 
     - `tfidf`: words and pairs of words, weighted by rarity, and a logistic regression.
     - `svm`: the same weights, and a linear support vector machine.
@@ -160,8 +160,8 @@ def make_classifiers(
     - `encoder`: a text encoder, fine-tuned.
 
     With a budget only the last two are returned, and each fit spends all of it. None of these
-    learns from words alone, since a vocabulary gives private words away. `encoder` is the folder or
-    hub name of what is fine-tuned, by default MiniLM. All `minilm` ones made here share the
+    learns from words alone, because a vocabulary reveals private words. `encoder` is the folder or
+    hub name of the fine-tuned model, by default MiniLM. All `minilm` ones made here share the
     embeddings, whose device is that of `encoder` too.
 
     >>> model = make_classifiers(["tfidf"])["tfidf"](0).fit(["a fine film", "a dull pan"], [1, 0])
@@ -209,10 +209,10 @@ def fit_privately(
 ) -> Ledger | None:
     """Train a classifier in place and return what that spent. None without a budget.
 
-    For what it guarantees see `twinset.privacy.statement.theorems`, CLASSIFIER.
+    For its guarantee see `twinset.privacy.statement.theorems`, CLASSIFIER.
 
-    `labelled` returns the rows of given numbers, cut into physical batches. The seed is of the
-    batches without a budget. With one, neither batches nor noise is ever seeded.
+    `labelled` returns the rows with given numbers, cut into physical batches. The seed is for the
+    batches without a budget. With one, neither batches nor noise are ever seeded.
     """
     batch = int(min(recipe.batch_size, rows))
     steps, rate = max(1, round(recipe.epochs * rows / batch)), batch / rows
@@ -259,7 +259,7 @@ def fit_privately(
 class PrivateRegression:
     """A logistic regression of sentence embeddings with DP: the cheapest baseline.
 
-    For what it guarantees see `fit_privately`. The encoder was trained on nothing private.
+    For its guarantee see `fit_privately`. The encoder was trained on public data only.
     """
 
     encode: Encode
@@ -294,7 +294,7 @@ class PrivateRegression:
 
 
 class LinearOverTable(nn.Module):
-    """A classifier whose "token ids" (R, 1) are the numbers of rows with vectors known beforehand.
+    """A classifier whose "token ids" (R, 1) are the numbers of rows with known vectors.
 
     So the clipping engine, which takes token ids, clips a plain linear layer. Vectors are (N, d).
     """
@@ -315,11 +315,11 @@ class LinearOverTable(nn.Module):
 class EncoderClassifier:
     """Any sequence classifier of the BERT family, fine-tuned. With a budget, the papers' baseline.
 
-    For what it guarantees see `fit_privately`. Without a budget it learns openly. The seed is of
-    the new head and, without a budget, of the batches. Noise never is seeded.
+    For its guarantee see `fit_privately`. Without a budget it learns without privacy. The seed is
+    for the new head and, without a budget, for the batches. Noise is never seeded.
     """
 
-    name: str | None = None  # folder or hub name. None is the pinned MiniLM
+    name: str | None = None  # folder or hub name, by default the pinned MiniLM
     budget: Budget | None = None
     recipe: Recipe | None = None  # None: that of open or of private ones
     seed: int = 0
@@ -391,7 +391,7 @@ class EncoderClassifier:
     def _batches(
         self, texts: Sequence[str], classes: Sequence[int]
     ) -> Callable[[Sequence[int]], Iterator[tuple[list[int], LabelledRows]]]:
-        """Tokenise rows. Return what cuts some of them into batches of one padded length."""
+        """Tokenise rows. Return a function that cuts some into batches of one padded length."""
         with quiet():
             encoded = self._tokenizer(list(texts), truncation=True, max_length=MAX_TOKENS)
         rows: list[list[int]] = encoded["input_ids"]

@@ -1,8 +1,8 @@
-"""Is the twin useful? What classifiers learn from it, beside what they learn from other tables.
+"""Is the twin useful? Compares what classifiers learn from it and from other tables.
 
-Train on one table, test on real rows that no classifier trained on, for each attribute and for all
-together. Tables are data frames, private or synthetic: all are treated alike, and rows without a
-text or a label are left out. Everything here reads private rows and stays with their owner.
+Train on one table, test on real rows that no classifier was trained on, for each attribute and for
+all together. Tables are data frames, private or synthetic. All are treated alike, and rows without
+a text or a label are left out. Everything here reads private rows and stays with their owner.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Target = tuple[str, ...]  # the label columns a classifier predicts together
 
 
 def targets(attributes: Sequence[str]) -> list[Target]:
-    """Return what is predicted: each attribute, and all together where there are several."""
+    """Return the prediction targets: each attribute, and all together if there are several."""
     single: list[Target] = [(name,) for name in attributes]
     return single + ([tuple(attributes)] if len(single) > 1 else [])
 
@@ -45,7 +45,7 @@ def targets(attributes: Sequence[str]) -> list[Target]:
 def train_on(
     frame: pd.DataFrame, text: str, target: Target, classifier: Classifier, seed: int = 0
 ) -> Any:
-    """Fit a classifier of the table's texts. Rows of one label teach it that label, always."""
+    """Fit a classifier to the table's texts. With one label only, it always predicts that."""
     from sklearn.dummy import DummyClassifier
 
     texts, labels = labelled(frame, text, target)
@@ -58,7 +58,7 @@ def train_on(
 def predict_labels(
     models: Sequence[Any], frame: pd.DataFrame, text: str, target: Target
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the true labels (n,) of a table's rows, and what each classifier says (S, n)."""
+    """Return the true labels (n,) of a table's rows, and each classifier's predictions (S, n)."""
     texts, labels = labelled(frame, text, target)
     if not texts:
         raise InputError(f"no row has both a text and {', '.join(target)}; nothing to test on")
@@ -68,9 +68,9 @@ def predict_labels(
 def score_agreement(name: str, model: Any, frame: pd.DataFrame, text: str, target: Target) -> Score:
     """Return the share of a table's rows on whose label a classifier agrees.
 
-    Of held-out rows this is the classifier's accuracy. Of a twin's rows and a classifier of real
-    ones it is label fidelity. That classifier errs too: a perfect twin reaches its accuracy on real
-    rows, not 1.
+    For held-out rows this is the classifier's accuracy. For a twin's rows and a classifier of real
+    ones it is label fidelity. That classifier makes errors too, so a perfect twin reaches its
+    accuracy on real rows, not 1.
     """
     labels, (said,) = predict_labels([model], frame, text, target)
     return proportion(name, sum(map(str.__eq__, said, labels)), len(labels))
@@ -83,8 +83,8 @@ def classification_scores(
 
     All in 0 to 1, higher is better. Macro-F1 is the mean of the F1 of all labels that the true rows
     have. Intervals are 95 % percentiles of a bootstrap that draws rows *and* a classifier. So they
-    speak of another held-out table and another seed, not of another twin. They hold Wilson's too:
-    where all rows are right, resamples know no error and would have no width.
+    are about another held-out table and another seed, not about another twin. They include Wilson's
+    too, because the bootstrap has no width if all rows are right.
 
     `labels` (n,) are the true ones. `predicted` (S, n) are those of S classifiers that differ in
     their seed alone.
@@ -132,13 +132,13 @@ class Usefulness:
     def measured(self) -> Iterator[Measured]:
         """Yield accuracy, macro-F1 and F1 by label of every table, and label fidelity.
 
-        All are in 0 to 1, and higher is better. Read a twin's accuracy beside the one of as many
-        real rows (what a perfect twin reaches) and of rows made without private data (what costs no
-        privacy). Last comes what always answering the commonest label of training gives.
+        All are in 0 to 1, and higher is better. Compare a twin's accuracy with that of equally many
+        real rows (the limit for a perfect twin) and of rows made without private data (free of
+        privacy cost). The last one is always guessing the most frequent training label.
 
         Raises:
-            InputError: a classifier of the twin or of the real rows is never right, which guessing
-                would be. Then labels were not read alike.
+            InputError: a classifier of the twin or of the real rows is never right, although
+                guessing would be. Then labels were not read alike.
         """
         from sklearn.dummy import DummyClassifier
 
@@ -148,8 +148,8 @@ class Usefulness:
             for name, maker in self.makers.items():
                 models: dict[str, list[Any]] = {}  # by table, one a seed
                 for seed in self.seeds:
-                    # Real rows cut to the twin's number, and the twin to the base's: more rows
-                    # teach more, whoever wrote them.
+                    # Real rows cut to the twin's number, and the twin to the base's. More rows
+                    # teach more, whatever their source.
                     train, twin, base = tables.train, tables.twin, tables.baseline
                     small = train.sample(min(len(twin), len(train)), random_state=seed)
                     learned = {REAL: train, REAL_SMALL: small, **tables.written}
@@ -197,7 +197,7 @@ class Usefulness:
             yield Measured("utility", score, place)
 
     def curves(self) -> Iterator[Curve]:
-        """Yield accuracy by the number of rows trained on, of the twin and of the real table."""
+        """Yield accuracy by the number of training rows, of the twin and of the real table."""
         tables = self.tables
         quick = {n: maker for n, maker in self.makers.items() if n not in SLOW_CLASSIFIERS}
         for target in targets(tables.attributes):
@@ -218,9 +218,9 @@ class Usefulness:
     ) -> Iterator[Curve]:
         """Train a twin for each ε, with the run's other options, and yield accuracy by ε.
 
-        The run's own twin is among them. All are written behind the run's prompt, even if that was
-        chosen by what was counted at its ε. Each takes as long as the run, so it is kept in the
-        run's `internal/` as soon as it is there.
+        The run's own twin is among them. All use the run's prompt, even if that was chosen by
+        counts at the run's ε. Each takes as long as the run, so it is kept in the run's `internal/`
+        as soon as it is finished.
         """
         tables = self.tables
         twins = {} if twin.epsilon is None else {twin.epsilon: twin.frame}
