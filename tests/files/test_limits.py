@@ -41,6 +41,8 @@ SPARSE = json.dumps(dict.fromkeys(NAMES[:1000], 1)) + "\n{}" * 10_000
 OPEN = 'review,label\n"' + "x" * (limits.MOST_CELL + 1) + '",a\n'
 
 
+GAPS = "," * 199 + "\n"
+OBJECTS = '{"a":[{}' + ",{}" * 10_000 + "]}"
 INFLATES = "inflates to more than 100 times its size"
 
 
@@ -60,6 +62,33 @@ def test_small_files_that_are_large_inside(tmp_path, monkeypatch, file, content,
     monkeypatch.setattr(limits, "INFLATED", 100_000)
     data, path = content.encode(), tmp_path / file
     path.write_bytes(gzip.compress(data) if file.endswith(".gz") else data)
+    refused(lambda: read_corpus([path]) if "corpus" in file else read_frame(path), said)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        (
+            "t.csv.gz",
+            "".join(f"{'a' * n}," for n in range(1, 200)) + "\n" + GAPS * 1500,
+            "the same",
+        ),
+        ("t.csv.gz", "review\n" + "a\n" * 250_000, "the same"),
+        ("t.csv", "a,b\n" + GAPS.strip() * 20, "row 2 has more than"),
+        ("t.jsonl.gz", '{"a":0}\n' * 20_000, "the same"),
+        ("t.json.gz", "[" + '{"a":0},' * 20_000 + "{}]", "the same"),
+        ("t.jsonl.gz", OBJECTS, "line 1 has more than"),
+        ("t.json.gz", f"[{OBJECTS}]", "item 1 has more than"),
+        ("corpus.txt.gz", "\n\n" * 250_000, "paragraphs are empty"),
+    ],
+    ids=["gaps", "rows", "one row", "objects", "items", "in a line", "in an item", "corpus"],
+)
+def test_cells_that_hardly_any_bytes_stand_for(tmp_path, monkeypatch, file, content, said):
+    monkeypatch.setattr("twinset.table.read._BLOCK", 4096)
+    monkeypatch.setattr("twinset.table.read.MOST_ITEMS", 3000)
+    monkeypatch.setattr(limits, "MOST_REPEATED", 200_000)
+    path = tmp_path / file
+    path.write_bytes(gzip.compress(content.encode()) if file.endswith(".gz") else content.encode())
     refused(lambda: read_corpus([path]) if "corpus" in file else read_frame(path), said)
 
 
@@ -168,7 +197,9 @@ def test_ordinary_columns_that_are_folded_are_read_as_they_are(tmp_path, monkeyp
     assert ending == ".parquet" or read_frame(path)["review"].tolist() == ["a", "é"]
 
 
-def test_ordinary_tables_are_below_the_limits(tmp_path):
+def test_ordinary_tables_are_below_the_limits(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "INFLATED", 1)
+    monkeypatch.setattr(limits, "MOST_REPEATED", 1)
     rows = [{"review": f"{WORDS} {i}", "label": "ab"[i % 2]} for i in range(20_000)]
     frame = pd.DataFrame(rows)
     frame.to_csv(tmp_path / "t.csv.gz", index=False)
@@ -177,6 +208,10 @@ def test_ordinary_tables_are_below_the_limits(tmp_path):
     for path in tmp_path.iterdir():
         pd.testing.assert_frame_equal(read_frame(path), frame)
     assert csv.field_size_limit() == 131_072  # put back
+    gaps = pd.DataFrame({f"gap {n}": [None] * 1000 for n in range(150)})
+    frame[:1000].join(gaps).to_csv(tmp_path / "t.csv.gz", index=False)
+    assert 150_000 / (tmp_path / "t.csv.gz").stat().st_size > 35
+    assert read_frame(tmp_path / "t.csv.gz").shape == (1000, 152)
 
 
 def test_labels_that_have_too_many_combinations():

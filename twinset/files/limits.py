@@ -21,7 +21,8 @@ MOST_CELL = 10_000_000  # characters
 MOST_LINE = 10 * MOST_CELL
 MOST_COMBINATIONS = 10_000  # of labels: each has a prompt, a count and a share of the rows
 MOST_SHEET_ROWS = 2**20  # of an Excel file
-MOST_REPEATED = 10_000_000  # rows, or cells of JSONL, of a file that has fewer bytes than those
+MOST_ITEMS = 2_000_000  # cells of one row of text, or what a row of JSON is made of
+MOST_REPEATED = 10_000_000  # rows, cells or items of a file that has few bytes for them
 INFLATED = 2**28  # bytes that any compressed file may inflate to
 RATIO = 100  # and how many times its own size a larger one may. Texts come to 3 to 10.
 
@@ -58,6 +59,11 @@ def check_inflated(inflated: int, path: Path, rows: int = 0) -> None:
         raise InputError(f"{path}: inflates to more than {RATIO} times its size; save it as CSV")
     if rows > max(MOST_REPEATED, size):  # runs of one value take hardly any bytes
         raise InputError(f"{path}: has {rows} rows in {size} bytes; write it again")
+
+
+def most_items(path: Path) -> int:
+    """Return how many cells a text may have. One that inflates to 50 times its size has no more."""
+    return max(MOST_REPEATED, RATIO // 2 * path.stat().st_size)
 
 
 def open_bytes(path: Path) -> IO[bytes]:

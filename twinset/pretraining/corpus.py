@@ -24,7 +24,7 @@ import pandas as pd
 from twinset.bounds import Bounds, check_number
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file
-from twinset.files.limits import check_inflated, open_bytes
+from twinset.files.limits import check_inflated, most_items, open_bytes
 from twinset.table.ngrams import number_words
 from twinset.table.read import format_of, read_frame
 from twinset.table.templates import fill, placeholders
@@ -186,6 +186,8 @@ def paragraphs(file: Path) -> list[str]:
             while block := opened.read(2**20):
                 data += block
                 check_inflated(len(data), file)
+        if data.count(b"\n\n") > most_items(file):
+            raise InputError(f"{file}: most of its paragraphs are empty; keep those with text")
         return data.decode().replace("\r\n", "\n").split("\n\n")
     except UnicodeDecodeError:
         raise InputError(f"{file}: is not UTF-8; save it as UTF-8") from None

@@ -34,10 +34,12 @@ from twinset.errors import InputError
 from twinset.files.atomic import whole_file
 from twinset.files.limits import (
     MOST_CELL,
+    MOST_ITEMS,
     MOST_LINE,
     MOST_REPEATED,
     check_inflated,
     check_names,
+    most_items,
     open_bytes,
 )
 from twinset.table import columns
@@ -91,6 +93,7 @@ _TOO_LONG = (
     f"a line or a cell has more than {MOST_CELL} characters; look for a quoted cell that is never "
     "closed"
 )
+_TOO_MANY = f" has more than {MOST_ITEMS} cells or items; keep texts and labels"
 
 
 # -- the layout of a file of text ------------------------------------------------------------------
@@ -233,6 +236,7 @@ def _read_text(
     ends, errors, mends = newline or "", "surrogateescape", layout.is_told and not layout.strict
     if mends and str(layout.encoding).startswith(_WIDE_UNITS):
         errors = "replace"  # of whole code units: a byte that is escaped would shift all others
+    items, most = 0, most_items(path)
     with io.TextIOWrapper(open_bytes(path), layout.encoding, errors, ends) as text:
         try:
             for part in iter(partial(text.read, _BLOCK), "") if newline is None else text:
@@ -242,6 +246,14 @@ def _read_text(
                     )
                 if len(part) > MOST_LINE:
                     raise InputError(f"{path}: {_TOO_LONG}")
+                items += 1 + (found := _count_items(part, layout.delimiter))
+                if found > MOST_ITEMS and newline is not None:
+                    raise InputError(f"{path}: {rows.next}{_TOO_MANY}")
+                if items > most:
+                    raise InputError(
+                        f"{path}: most of its cells are empty or the same; keep the rows and "
+                        "columns that you need"
+                    )
                 if mends and rows.next != "the header":
                     part = _DAMAGED.sub("\ufffd", part)
                 part.encode()
@@ -251,6 +263,13 @@ def _read_text(
                 f"{path}: {rows.next} is not {layout.name} text; save it as UTF-8, or name its "
                 "`encoding`"
             ) from None
+
+
+def _count_items(text: str, delimiter: str | None) -> int:
+    """Return what reading costs, in cells: those of CSV at least. An object of JSON costs ten."""
+    if delimiter is not None:
+        return text.count(delimiter)
+    return text.count(",") + text.count("[") + 10 * text.count("{")
 
 
 def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
@@ -286,8 +305,6 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
         row, is_blank = rows.next, len(cells) < 2 and not "".join(cells).strip()
         rows.blank.append(b"01"[is_blank])
         if is_blank:
-            if len(rows.blank) > MOST_REPEATED:
-                check_inflated(0, path, len(rows.blank))
             continue
         if not names:
             names = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]
@@ -314,8 +331,6 @@ def _json_items(
         for line in _read_text(path, layout, rows, "\n"):
             if not line.strip():
                 rows.blank.append(ord("1"))
-                if len(rows.blank) > MOST_REPEATED:
-                    check_inflated(0, path, len(rows.blank))
                 continue
             try:
                 yield line, json.loads(line)
@@ -342,6 +357,8 @@ def _json_items(
         except ValueError:  # it may be longer than the text so far: read the same again
             more = "".join(islice(parts, 1 + (len(rest) - at) // _BLOCK))
             rest, at = rest[before:] + more, 0  # with the comma before it
+            if len(rest) > MOST_ITEMS and _count_items(rest, None) > 2 * MOST_ITEMS:
+                raise InputError(f"{path}: {rows.next}{_TOO_MANY}") from None
             if not more or len(rest) > MOST_LINE:
                 yield "", None
         else:
@@ -353,7 +370,7 @@ def _read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool)
     """Yield pieces of JSONL, or of an array of objects. A value keeps its type ("1" is a text)."""
     names: dict[str, None] = {}
     some: list[dict[str, Any]] = []  # objects of the next piece
-    read = 0
+    read, most = 0, most_items(path)
     for count, (text, found) in enumerate(_json_items(path, layout, rows, may_be_array), start=1):
         if "\\u" in text and isinstance(found, dict):
             try:
@@ -368,7 +385,8 @@ def _read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool)
         if not found.keys() <= names.keys():
             names.update(dict.fromkeys(found))
             check_names(names, path)
-        if count * len(names) > max(MOST_REPEATED, read):  # gaps would fill all memory
+        # gaps would fill all memory
+        if count * len(names) > min(most, max(MOST_REPEATED, read)):
             raise InputError(
                 f"{path}: most of its {len(names)} columns are missing in most rows; "
                 "keep the columns that you need"
