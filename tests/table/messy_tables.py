@@ -179,6 +179,13 @@ READ = {
     "line breaks and quotes in cells": Messy(
         cells(changed(TEXTS, _0='two\n"lines", and\r\nmore')), first='two\n"lines", and\r\nmore'
     ),
+    "texts of several lines": Messy(
+        cells(
+            changed(TEXTS, _0=f"{SECRET} scored 4,5\nof five\n, I think", _1="so 4,3\n1,2"),
+            [*"45"] * 20,
+        ),
+        first=f"{SECRET} scored 4,5\nof five\n, I think",
+    ),
     "blank lines": Messy(cells().replace("\n", "\n\n")),
     "a blank line before the header": Messy("\n \n" + cells()),
     "NUL characters": Messy(cells(NULS), "removed 2 NUL characters", first=f"{SECRET} ab c"),
@@ -280,6 +287,17 @@ REFUSED = {
     "a quote that is never closed": Messy(cells() + f'"{SECRET},a\n', "row 42 & cell"),
     "a quotation that runs over rows": Messy(
         cells() + f'"{SECRET},a\nfine,b\n"more,a\n', "row 42 has a quote"
+    ),
+    "a quotation that ends in a later row": Messy(
+        f'review,label\n{SECRET},a\n"{SECRET},a\nfine,b\nhe is 6 feet 1",b\nwell,a\n',
+        "row 3 has a quotation that runs over several rows",
+    ),
+    "the same where texts come last": Messy(
+        f'label,review\na,{SECRET}\na,"{SECRET}\na,fine\nb,he is 6 feet 1"\na,well\n',
+        "row 3 has a quotation that runs over several rows",
+    ),
+    "a blank before a quote": Messy(
+        f'review,label\n"{SECRET}, and more", "a"\n', "row 2 has a blank before a quote"
     ),
     "text behind a quotation": Messy(cells() + f'"{SECRET}" he said,a\n', "row 42 has a quote"),
     "quotes behind backslashes": Messy(cells() + f'"a \\"{SECRET}\\"",a\n', "row 42 has a quote"),

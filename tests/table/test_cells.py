@@ -12,8 +12,9 @@ from datasets import Dataset
 from tests.helpers.labels import with_found
 from tests.helpers.refusals import SECRET, refusal
 from twinset.table import read
+from twinset.table.columns import table_of
 from twinset.table.labels import LabelRules
-from twinset.table.read import read_frame
+from twinset.table.read import Layout, read_frame
 from twinset.table.records import records_from_frame
 
 PRICES = ["3.50", "007", "1e3", "12", "True", "7.0", "0.1"]
@@ -215,3 +216,43 @@ def test_one_record_does_not_change_which_column_is_guessed():
         frame = pd.DataFrame([*rows, *extra])
         said = refusal(records_of, frame, "text", (), rules=LabelRules())
         assert "columns 'a', 'b' may each be a column of labels" in said
+
+
+N = 20
+TEXTS_OF_N = [f"{SECRET} text {n} of words" for n in range(N)]
+ODD = {
+    "lists as labels": (
+        pd.array([[1, 2]] * N, pd.ArrowDtype(pa.list_(pa.int64()))),
+        "neither text",
+    ),
+    "numbers of no type": (pd.Series([2**63, -1] * 10, dtype=object), "more than 64 bits"),
+}
+NO_TABLES = {
+    "numbers as names": ({1: ["a"], 2: ["b"]}, "names must be text"),
+    "half a character": ({"a\ud83d": ["a"]}, "names must be text"),
+    "a number as a column": ({"text": 5}, "equally long"),
+    "nothing as a column": ({"text": None}, "equally long"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_odd_label_columns_are_refused_in_one_line(kind):
+    labels, said = ODD[kind]
+    frame = pd.DataFrame({"text": TEXTS_OF_N, "label": labels})
+    for attributes in (["label"], []):
+        line = refusal(records_from_frame, frame, "text", attributes)
+        assert SECRET not in line and (not attributes or said in line)
+
+
+@pytest.mark.parametrize("kind", NO_TABLES)
+def test_what_is_no_table_in_memory_is_refused_in_one_line(kind):
+    made, said = NO_TABLES[kind]
+    assert said in refusal(table_of, made)
+
+
+def test_a_given_encoding_keeps_no_byte_order_mark(tmp_path):
+    for encoding in ("utf-16-le", "utf-16", "utf-8"):
+        path = tmp_path / "t.csv"
+        path.write_bytes("\ufefftext,label\nab c,x\n".encode(encoding))
+        assert list(read_frame(path, layout=Layout(encoding))) == ["text", "label"]
+    assert "unknown" in refusal(Layout, "idna")

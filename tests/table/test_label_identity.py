@@ -54,6 +54,10 @@ TYPED = {
     "int8": (np.array([-1, 1], "int8"), ["-1", "1"]),
     "bool": ([True, False], ["True", "False"]),
     "category of floats": (pd.Categorical([1.5, 2.0]), ["1.5", "2"]),
+    "category of float32 that runs down": (
+        pd.Categorical(np.array([1, 0, 2], "float32"), np.array([1, 0, 2], "float32")),
+        ["1", "0", "2"],
+    ),
     "ordered floats": (pd.Categorical([2.0, 1.5], [2.0, 1.5], ordered=True), ["2", "1.5"]),
     "category of float32": (pd.Categorical(np.array([3.3, 4.1], "float32")), ["3.3", "4.1"]),
     "Arrow's float32": (pd.array([3.3, 4.1], "float[pyarrow]"), ["3.3", "4.1"]),
@@ -69,9 +73,9 @@ ROWS = 40
 
 
 def table_of(values) -> pd.DataFrame:
-    labels = pd.Series(values).take([i % len(values) for i in range(ROWS)])
+    labels = pd.Series(values).take([i % len(values) for i in range(ROWS)]).reset_index(drop=True)
     texts = [f"a text number {i}, and more" for i in range(ROWS)]
-    return pd.DataFrame({"text": texts, "label": labels.to_numpy()}).astype({"text": "str"})
+    return pd.DataFrame({"text": texts, "label": labels}).astype({"text": "str"})
 
 
 def saved(frame: pd.DataFrame, kind: str, folder: Path) -> pd.DataFrame:

@@ -105,6 +105,22 @@ def test_what_values_are_follows_from_those_that_are_found(other, tmp_path):
     assert records.schema.attributes[0] == Attribute("label", "int64", (1, 2))
 
 
+@pytest.mark.parametrize(
+    "cells",
+    [["1", "2", "1 ", " 2"], ["true", "False", "TRUE", "False "], ["4.5", "3", "4.5", " 3"]],
+)
+def test_numbers_and_booleans_are_merged_alike_by_a_run_and_by_evaluate(cells, tmp_path):
+    table(cells * 10).to_csv(tmp_path / "t.csv", index=False)
+    frame, declared = read_frame(tmp_path / "t.csv"), [cell.strip() for cell in cells[:2]]
+    counts = dict.fromkeys(frame.label.unique(), 10)
+    records, _ = settled(frame, merge=True, found={"label": counts})
+    rules = LabelRules({"label": records.schema.attributes[0].values}, merge=True)
+    again, _ = records_from_frame(frame, "review", ["label"], rules=rules)
+    assert len(records) == len(again) == 40 and list(again.labels) == list(records.labels)
+    rules = LabelRules({"label": declared}, merge=True)
+    assert len(records_from_frame(frame, "review", ["label"], rules=rules)[0]) == 40
+
+
 def test_short_values_and_numbers_are_no_variants_of_each_other():
     for values in ("ABC", ["m", "f"], ["1", "2"], [1, 2, 3], [True, False], ["2019", "2020"]):
         frame = table([*values] * 20 + [values[0]])

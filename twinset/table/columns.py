@@ -40,6 +40,7 @@ _TRUTH = {"True": True, "False": False}
 _NARROW = {"halffloat[pyarrow]": "float16", "float[pyarrow]": "float32"}
 _NARROW |= {kind: kind for kind in ("float16", "float32")}
 _DIGITS = 400  # that no float has
+_NO_LABELS = "holds neither text, numbers nor booleans; write them as text"
 _HALF = re.compile("[\ud800-\udfff]")
 _VISIBLE = re.compile(r"[^\s\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # nor of `CONTROL`
 _KINDS = {str: pa.large_string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
@@ -196,7 +197,12 @@ def table_of(data: Any) -> Any:
         cells = dict(data)
     else:
         return data
-    rows = {-1 if isinstance(column, str) else len(column) for column in cells.values()}
+    if not all(isinstance(name, str) and whole_characters(name) == name for name in cells):
+        raise InputError("table: column names must be text")
+    try:
+        rows = {-1 if isinstance(column, str) else len(column) for column in cells.values()}
+    except TypeError:  # a number, or None
+        rows = {-1}
     if len(rows) != 1 or -1 in rows:
         raise InputError("table: its columns must be lists that are equally long")
     found = collect_table([(rows.pop(), {name: list(column) for name, column in cells.items()})])
@@ -327,7 +333,7 @@ def widened(column: pd.Series) -> pd.Series:
     if isinstance(column.dtype, pd.CategoricalDtype):
         values = pd.Series(column.cat.categories)
         known = widened(values)
-        return column if known is values else column.cat.rename_categories(known)
+        return column if known is values else column.cat.rename_categories(known.tolist())
     kind = _NARROW.get(str(column.dtype).lower())
     return column if kind is None else column.astype(kind).astype(str).astype("float64")
 
@@ -469,8 +475,11 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
     if column.dtype == object:  # 1 and True are equal, and a list cannot be looked up
         own, found = np.arange(len(column)), column.where(column.notna(), None).tolist()
     else:
-        own, distinct = pd.factorize(widened(column))  # (N,) places in `distinct` (-1: a gap)
-        found = distinct.tolist()
+        try:
+            own, distinct = pd.factorize(widened(column))  # (N,) places in `distinct` (-1: a gap)
+            found = distinct.tolist()
+        except (TypeError, NotImplementedError):  # lists
+            raise InputError(f"{place} {_NO_LABELS}") from None
     places, known = [], dict[tuple[type, Any], int]()
     for value in map(label_value, found):
         if value is None or (isinstance(value, str) and not value.strip()):
@@ -478,15 +487,14 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
         elif type(value) in (str, int, float, bool):
             places.append(known.setdefault((type(value), value), len(known)))  # by its type too
         else:
-            raise InputError(
-                f"{place} holds neither text, numbers nor booleans; write them as text"
-            )
+            raise InputError(f"{place} {_NO_LABELS}")
     kinds = {kind for kind, _ in known}
     if len(kinds) > 1 and kinds != {int, float}:
         raise InputError(f"{place} mixes text, numbers or booleans; make them of one kind")
     numbers = np.array([*places, -1], np.int32)[own]
     codes = LabelCodes(numbers, [value for _, value in known])
-    if any(type(v) is int and not -(2**63) <= v < 2**64 for v in codes.values):
+    whole = [v for v in codes.values if type(v) is int]
+    if whole and not (-(2**63) <= min(whole) and max(whole) < 2 ** (64 - (min(whole) < 0))):
         raise InputError(f"{place} holds whole numbers of more than 64 bits; write them as text")
     if no_dtype_holds(codes.values):
         raise InputError(f"{place} holds fractions and large whole numbers; write them as text")

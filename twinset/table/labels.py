@@ -371,10 +371,11 @@ def _match_declared(
     if kind is float:
         values = list(map(label_value, values))
     place, places = {value: number for number, value in enumerate(values)}, []
+    spelt = {plain(value): value for value in values}
     for value in column.codes.values:
         known = read(value, kind)
-        if merge and kind is str and known not in place:
-            known = nearest(known, values)
+        if merge and known not in place and isinstance(value, str):
+            known = spelt.get(nearest(value, list(spelt)) or "")
         places.append(place.get(known, -1))
     return values, places
 

@@ -17,7 +17,7 @@ import re
 import shutil
 import sys
 import zlib
-from collections.abc import Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -85,6 +85,8 @@ _SURE = 0.2  # of what a language's letters are to be like, from 0 to 1
 _TEXT = pa.large_string()
 _DAMAGED = re.compile("[\udc80-\udcff]")  # bytes that are escaped
 _HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_FEW_VALUES = 1000  # of a column of labels at most
 _BETWEEN = re.compile(r"\s*(,?)\s*")  # items of a JSON array
 _AROUND = re.compile(
     r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\['
@@ -114,7 +116,7 @@ class Layout:
         if self.encoding is not None:
             try:
                 found = codecs.lookup(self.encoding).name
-                "a".encode(self.encoding)  # a few are no encodings of texts
+                "a".encode(self.encoding, "replace")  # a few are no encodings of texts
             except (LookupError, ValueError, AssertionError):
                 raise InputError(
                     f"`encoding={self.encoding}`: unknown; give one such as utf-8, cp1252 or utf-16"
@@ -190,8 +192,8 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
                 lines = (line for line in block.splitlines(True) if not line.isascii())
                 sample = (sample + b"".join(lines))[:_SAMPLE]
     fewer, more = sorted((even, odd))
-    if given is None and mark is not None:
-        given = mark
+    if mark is not None and (given or mark).startswith(mark):
+        given = mark  # "utf-16-le" would keep the mark as a character
     elif given is None and 3 * more > size and 10 * fewer < more:  # Latin letters in UTF-16
         given = "utf-16-le" if odd > even else "utf-16-be"
     if given is not None and given.startswith(_WIDE_UNITS):
@@ -283,6 +285,8 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
     reader = csv.reader(rest, delimiter=delimiter, strict=True)
     names: list[str] = []
     some: list[list[str]] = []  # rows of the next piece
+    line, known = 0, list[set[str]]()  # by column, its first distinct cells
+    doubtful: list[tuple[str, list[dict[int, str]]]] = []  # rows whose lines may be rows
     while True:
         limit = csv.field_size_limit(MOST_CELL)  # of the process: put back before others may read
         try:
@@ -297,7 +301,11 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
         finally:
             csv.field_size_limit(limit)
         if some and (cells is None or len(some) == columns.ROWS_AT_ONCE):
-            pairs = zip(names, zip(*some, strict=True), strict=True)
+            by_column = list(zip(*some, strict=True))
+            for seen, own in zip(known, by_column, strict=True):
+                if len(seen) <= _FEW_VALUES:
+                    seen.update(own)
+            pairs = zip(names, by_column, strict=True)
             yield len(some), {n: pa.array([c or None for c in cs], _TEXT) for n, cs in pairs}
             some = []
         if cells is None:
@@ -306,8 +314,11 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
         rows.blank.append(b"01"[is_blank])
         if is_blank:
             continue
+        if any(cell[:1] == " " and cell.lstrip()[:1] == cell[-1:] == '"' for cell in cells):
+            raise InputError(f"{path}: {row} has a blank before a quote; remove the blank")
         if not names:
             names = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]
+            known = [set() for _ in names]
             check_names(names, path)
             yield 0, {name: pa.array([], _TEXT) for name in names}
         elif len(cells) != len(names):
@@ -318,6 +329,41 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
             )
         else:
             some.append(cells)
+            if reader.line_num > line + 1 and (lines_of := _lines_as_rows(cells, str(delimiter))):
+                doubtful.append((row, lines_of))
+        line = reader.line_num
+    few = [seen if len(seen) <= _FEW_VALUES else set() for seen in known]
+    for row, parts in doubtful:
+        hits = [any(cell in few[at] for at, cell in part.items() if cell) for part in parts]
+        if 2 * sum(hits) >= len(hits):
+            raise InputError(
+                f"{path}: {row} has a quotation that runs over several rows; close it in its row, "
+                "or write a quote that belongs to the text twice, in a cell between quotes"
+            )
+
+
+def _lines_as_rows(cells: Sequence[str], delimiter: str) -> list[dict[int, str]]:
+    r"""Return the lines of a cell as rows, by column, if all are as wide as the row is.
+
+    A text may have such lines. A quote without its counterpart takes whole rows for one text, up to
+    a later quote, and then these lines have cells that other rows have too. Parts of the quoted
+    cell are left out.
+
+    >>> _lines_as_rows(["long,good\nshort,bad\n5 feet", "bad"], ",")
+    [{1: 'good'}, {0: 'short', 1: 'bad'}]
+    >>> _lines_as_rows(["long, good\nand short", "bad"], ",")
+    [{1: ' good'}]
+    """
+    for place, cell in enumerate(cells):
+        lines = [each.split(delimiter) for each in _LINE_END.split(cell)]
+        if len(lines) < 2:
+            continue
+        before, behind = [""] * place, [""] * (len(cells) - place - 1)
+        lines[0], lines[-1] = [*before, "", *lines[0][1:]], [*lines[-1][:-1], "", *behind]
+        if all(len(each) == len(cells) for each in lines):
+            parts = [{at: one for at, one in enumerate(each) if one} for each in lines]
+            return [part for part in parts if part]
+    return []
 
 
 def _json_items(

@@ -307,7 +307,7 @@ def records_from_frame(
             raise InputError(f"{source}: {owner!r} is no column beside these; check `owner`")
         try:
             numbers, cells = pd.factorize(frame[owner].iloc[rows])  # -1: a gap
-        except TypeError:
+        except (TypeError, NotImplementedError):
             shown = f"{source}: {show([owner], frame)}"
             raise InputError(f"{shown} holds lists or objects; write owners as text") from None
         spelt = [_one_spelling(plain(plain_cell(cell))) for cell in cells]
