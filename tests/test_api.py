@@ -116,7 +116,7 @@ def test_the_examples_run(frame, tiny_base, saved, tmp_path, monkeypatch, name):
 NAMED = PRIVATE.rename(columns={"review": "text", "sentiment": "label"})
 
 
-def test_whatever_holds_a_table_makes_the_same_model(tiny_base, tmp_path):
+def test_every_form_of_a_table_makes_the_same_model(tiny_base, tmp_path):
     same = QUICK | {"insecure_noise_seed": 1, "seed": 2, "prompt": "A {label} one:"}
     same |= {"steps": 1, "marginal_share": 0, "teacher_share": 0}
     NAMED.to_csv(tmp_path / "t.csv", index=False)

@@ -253,7 +253,7 @@ def test_the_command_line_alone_prints():
 # -- the top, and start-up -------------------------------------------------------------------------
 
 
-def test_a_newcomer_can_overlook_the_top():
+def test_the_top_folder_has_few_entries():
     entries = [path for path in (ROOT / "twinset").iterdir() if path.name != "__pycache__"]
     assert len(entries) <= MOST_ENTRIES
 

@@ -158,7 +158,7 @@ def test_the_epsilon_that_a_refusal_names_is_attainable(good_table, generate):
     assert generate(f"{table} --epsilon 0.05 --dry-run --steps 0").code == 0
 
 
-def test_a_large_delta_is_warned_of_however_quiet(good_table, generate):
+def test_quiet_does_not_hide_the_warning_of_a_large_delta(good_table, generate):
     for delta, warning in (("0.02", "WARNING: δ = 0.02 is not below 1/N"), ("1.6e-4", "")):
         outcome = generate(f"t.csv --delta {delta} --dry-run")
         assert outcome.code == 0 and ("WARNING" in outcome.err) == bool(warning)

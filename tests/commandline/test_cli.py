@@ -297,7 +297,7 @@ SLOW_TO_START = (
 )
 
 
-def test_it_is_said_that_libraries_are_loaded_before_they_are(good_table):
+def test_loading_libraries_is_announced_first(good_table):
     """They take ten seconds."""
     said = run_python("-c", WITHOUT_TORCH, *SLOW_TO_START).stderr.split("> ")[1:]
     assert len(said) == len(SLOW_TO_START)

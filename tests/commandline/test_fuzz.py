@@ -125,7 +125,7 @@ def test_damaged_tables(folder, ending, edits, inside):
     read_both(path.name)
 
 
-def test_damage_is_damage(tmp_path):
+def test_control_damage_reaches_the_content(tmp_path):
     """The control: the edits reach what is read."""
     write_frame(GOOD, tmp_path / "t.csv")
     damage(tmp_path / "t.csv", [(30, 2, b"\xff")], inside=False)
@@ -191,7 +191,7 @@ def test_a_share_that_was_changed_is_verified_or_refused(folder, way, value, tak
 
 
 @pytest.mark.parametrize("multiplier", [1e-155, 10**400])
-def test_noise_out_of_all_reason_is_refused(tmp_path, capsys, multiplier):
+def test_absurd_noise_is_refused(tmp_path, capsys, multiplier):
     """Such a ledger once kept its reader computing for ever."""
     noise = {"kind": "subsampled_gaussian", "sample_rate": 0.1, "steps": 9}
     event = {**noise, "noise_multiplier": multiplier}

@@ -60,7 +60,7 @@ NO_NUMBERS = (math.nan, math.inf, -math.inf, 10**40, -(10**400), 10**5000, "1", 
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_what_is_out_of_range_is_refused_by_name(name):
+def test_options_out_of_range_are_refused_by_name(name):
     kind, field = FIELDS[name]
     bounds, flag = field.metadata["bounds"], f"`{option_name(field)}` "
     just_outside = math.nextafter(bounds.low, -math.inf), math.nextafter(bounds.high, math.inf)

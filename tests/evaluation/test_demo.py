@@ -51,7 +51,7 @@ def test_support_by_its_command(tiny_base, tmp_path, capsys, monkeypatch):
     assert PLANTED in (run / "internal" / "report.html").read_text("utf-8")
 
 
-def test_secrets_stand_once_in_their_text_and_belong_to_nobody():
+def test_each_secret_occurs_once_in_its_text_and_is_made_up():
     table = make_dialogues(400, seed=3)
     for text, cell in zip(table[TEXT], table[SECRETS], strict=True):
         secrets = json.loads(cell)

@@ -165,7 +165,7 @@ def test_a_text_that_excel_keeps_once_for_many_rows(tmp_path, monkeypatch):
     refused(lambda: read_frame(tmp_path / "t.xlsx"), INFLATES)
 
 
-def test_what_else_is_folded_is_read_in_no_time(tmp_path):
+def test_other_compressed_columns_are_read_quickly(tmp_path):
     rows, start = 2_000_000, time.process_time()
     lists = pa.ListArray.from_arrays(pa.array([0, rows], pa.int32()), folded(rows=rows))
     for file in ("t.parquet", "t.arrow"):

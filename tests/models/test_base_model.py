@@ -300,7 +300,7 @@ def facts_of(name):
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_shipped_model_predicts_english_and_its_origin_says_what_was_kept_out(name):
+def test_a_shipped_model_predicts_english_and_names_the_guarded_files(name):
     base, nats = load_base(name), []
     for text in (REVIEW, SHUFFLED):
         ids = torch.tensor([[base.tokenizer.eos_token_id, *base.tokenizer(text).input_ids]])

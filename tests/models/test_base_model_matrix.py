@@ -71,7 +71,7 @@ UNUSED = len(make_tokenizer()) + 300  # embeddings, most of which no token has
     ],
     ids=["sharded", "unused", "untied", "end token alone", "another pad and end"],
 )
-def test_what_libraries_make_of_a_folder_makes_a_twin(good_table, sizes, how, changes):
+def test_a_folder_as_libraries_save_it_makes_a_twin(good_table, sizes, how, changes):
     base = save_family(good_table / "base", "GPT2Config", LEARNED | sizes, **how)
     assert (base / INDEX).exists() == bool(how)
     settings = json.loads((base / "tokenizer_config.json").read_text())
@@ -89,7 +89,7 @@ def test_a_folder_without_a_tokenizer_is_refused_in_one_line(good_table, model_c
     assert "it has no tokenizer" in capsys.readouterr().err
 
 
-def test_what_a_base_model_does_to_texts_is_said(good_table, model_copy, monkeypatch):
+def test_changes_that_a_tokenizer_makes_to_texts_are_reported(good_table, model_copy, monkeypatch):
     spelling = json.loads((model_copy / "tokenizer.json").read_text())
     spelling["normalizer"] = {"type": "Lowercase"}
     (model_copy / "tokenizer.json").write_text(json.dumps(spelling))

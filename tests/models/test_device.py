@@ -55,7 +55,7 @@ def test_without_a_gpu_auto_is_the_processor(monkeypatch):
         ("cuda", 16, "2", None),  # on eight machines, say
     ],
 )
-def test_what_is_not_there_for_each_process_is_refused(
+def test_a_device_that_some_process_lacks_is_refused(
     two_gpus, monkeypatch, asked, processes, launched, message
 ):
     if launched:

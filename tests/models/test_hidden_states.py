@@ -43,7 +43,7 @@ def states(questions, records):
     return [found[i] for i in range(len(records))]
 
 
-def test_they_are_those_of_a_processor_and_company_changes_no_bit(base, on_device):
+def test_gpu_states_match_the_cpus_and_ignore_other_records(base, on_device):
     loaded = load_base(base)
     here = Questions(loaded.model, loaded.tokenizer, ["mood"])
     expected = np.array([here.states_of_batch([ids])[0] for ids in RECORDS])
@@ -110,7 +110,7 @@ def test_features_are_a_layers_hidden_states_behind_each_question(tiny_base, lay
     )
 
 
-def test_company_changes_no_bit_of_a_text(questions, monkeypatch):
+def test_other_texts_change_no_bit_of_a_text(questions, monkeypatch):
     def changed_by_others() -> bool:
         alone = features(questions, TEXTS[1], 100)
         for text in TEXTS:
@@ -146,7 +146,7 @@ def teacher_of(seed, hidden=3):
     return Teacher([whiten, whiten], [rng.normal(size=(2, 3)), rng.normal(size=(4, 3))], 5)
 
 
-def test_what_is_saved_is_read_again(tmp_path):
+def test_a_saved_teacher_is_loaded_unchanged(tmp_path):
     teacher, states = teacher_of(0), np.ones((2, 3))
     teacher.save(tmp_path)
     read = Teacher.load(tmp_path, (2, 4), SimpleNamespace(hidden_size=3, num_hidden_layers=6))

@@ -58,7 +58,7 @@ def split(monkeypatch):
         registry.pop(("split", "sound"), None)
 
 
-def test_it_is_short():
+def test_the_policy_of_the_guide_is_short():
     assert len((ADDED / "split.py").read_text("utf-8").splitlines()) <= 80
 
 
@@ -105,7 +105,7 @@ def test_the_audit_finds_less_than_it_claims(split):
     assert found.holds and found.lower_bound > 0.3 * found.claimed  # it can see
 
 
-def test_a_faulty_one_is_caught(split):
+def test_a_faulty_policy_is_caught(split):
     """Plain clipping and less noise for matrices, with the event of the whole noise."""
 
     class Faulty(split.Split):

@@ -71,7 +71,7 @@ def test_control_a_mask_that_keeps_the_length_distinguishes_texts():
 
 
 @given(st.text(alphabet=string.printable + "é²٣👍", max_size=60), st.data())
-def test_whatever_lies_in_a_span_is_gone_and_the_rest_is_kept(text, data):
+def test_masking_removes_spans_and_keeps_the_rest(text, data):
     ends = st.integers(0, len(text))
     pairs = data.draw(st.lists(st.tuples(ends, ends), max_size=5))
     spans = [tuple(sorted(pair)) for pair in pairs if pair[0] != pair[1]]
@@ -303,7 +303,7 @@ def policy(tmp_path, monkeypatch, capsys):
     return lambda *flags: run_twinset(capsys, "detect", "t.csv", "--text", "message", *flags)
 
 
-def test_lines_say_first_what_is_not_protected(policy):
+def test_unprotected_data_is_named_first(policy):
     outcome = policy("--secret", "order", "--secret", "name")
     assert outcome.code == 0
     assert outcome.out.splitlines() == [

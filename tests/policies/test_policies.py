@@ -126,7 +126,7 @@ def test_averages_follow_equations_3_and_4():
     assert updated._deviation[0].item() == pytest.approx(0.25 * 2.25 + 0.75 * 0.5)
 
 
-def test_scales_come_from_what_was_released_and_fit():
+def test_scales_follow_from_released_gradients():
     """Equal importance leaves the plain geometry."""
     assert policy().scales() == []  # nothing was released yet
     scales = policy(steps=3).scales()
@@ -257,7 +257,7 @@ def test_redacted_texts_are_all_that_is_read(run, monkeypatch):
     assert "the detector 'patterns'" in card
 
 
-def test_phase_one_does_not_depend_on_what_was_masked(tiny_base, table, monkeypatch):
+def test_phase_one_does_not_depend_on_masked_text(tiny_base, table, monkeypatch):
     """Two tables that mask to the same texts, the same draws, and the very same weights."""
     frame, phases, original = pd.read_csv(table), [], finetune.run_training
     masked_alike = frame.assign(review=frame["review"].str.replace(r"555-01\d\d", "99", regex=True))

@@ -31,7 +31,7 @@ def test_all_formats_of_a_folder_are_read_and_repeated_texts_left_out(folder):
     assert corpus.repeated == 4
 
 
-def test_a_hash_of_the_text_alone_decides_what_is_read_and_held_out(tmp_path):
+def test_only_a_hash_of_the_text_decides_whether_it_is_read_or_held_out(tmp_path):
     (tmp_path / "long.txt").write_text("\n\n".join(PARAGRAPHS))
     (tmp_path / "same.txt").write_text("\n\n".join([*PARAGRAPHS[::-1], "One more."]))
     plain = read_corpus([tmp_path / "long.txt"]).split()

@@ -136,7 +136,7 @@ def test_killed_or_stopped_it_ends_with_the_same_weights(scratch, tmp_path, caps
     ("more", "message"),
     [("--base-model private", "made from private records"), ("--output mine", "holds other files")],
 )
-def test_what_cannot_be_is_refused_in_one_line(more, message, capsys):
+def test_impossible_inputs_are_refused_in_one_line(more, message, capsys):
     for name in ("private/twinset.json", "mine/thesis.txt"):
         Path(name).parent.mkdir()
         Path(name).write_text("{}")

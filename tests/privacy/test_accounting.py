@@ -220,7 +220,7 @@ def test_every_accountant_keeps_the_contract(accountant_of):
 @pytest.mark.parametrize(
     ("steps", "why"), [((0.05, 2e-6, 3000), "points"), ((0.01, 0.5, 10**6), "")]
 )
-def test_the_witness_says_what_is_out_of_its_range(steps, why):
+def test_the_witness_names_events_out_of_its_range(steps, why):
     with pytest.raises(NotCovered, match=f"range.*{why}"):  # else it would fill the memory
         prv_epsilon([SubsampledGaussian(*steps)], DELTA)
 
@@ -383,7 +383,7 @@ def test_of_poisson_steps_a_group_has_a_bound(step, size, interval):
     assert epsilon([event], DELTA) < least
 
 
-def test_it_grows_with_the_group_and_with_what_was_done():
+def test_group_epsilon_grows_with_the_group_and_the_events():
     step = SubsampledGaussian(1.0, 0.02, 100)
     found = [group_epsilon([step], DELTA, size) for size in (1, 2, 3, 5, 10, 50)]
     assert found == sorted(found) and len(set(found)) == len(found)

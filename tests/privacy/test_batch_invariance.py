@@ -64,7 +64,7 @@ def test_at_a_constant_shape_others_change_no_bit_and_a_layer_that_mixes_rows_is
 
 
 @pytest.mark.parametrize("leak", [1e-2, math.nan])
-def test_a_unit_that_leaks_into_the_sum_alone_is_found_out(model, monkeypatch, leak):
+def test_a_unit_that_leaks_into_the_sum_is_detected(model, monkeypatch, leak):
     """Norms that are right do not do: what is added must be the same, too, and a number."""
     original = ClippingEngine._add_scaled
 
@@ -105,7 +105,7 @@ LENGTHS = [4, 9, 9, 12, 14, 20, 25, 27, 30, 41, 44, 60, 70, 90, 100]
 
 
 @pytest.mark.parametrize("how", [FAST, LOW], ids=["float32", "bfloat16"])
-def test_a_units_norm_is_the_same_to_the_bit_whoever_is_in_the_batch(model, how, monkeypatch):
+def test_a_units_norm_does_not_depend_on_its_batch(model, how, monkeypatch):
     """The control: physical batches as large as there are units, whose shape tells."""
     model.transformer.h[0].mlp.register_forward_hook(round_by_shape)
     records = records_of(LENGTHS)
@@ -128,7 +128,7 @@ def test_every_shape_of_a_run_is_known_beforehand():
 
 
 @pytest.mark.parametrize(("method", "invariant"), [("full", True), ("lora", False)])
-def test_where_bfloat16_is_not_batch_invariant_training_goes_on_in_float32(
+def test_training_falls_back_to_float32_if_bfloat16_is_not_batch_invariant(
     tiny_base, monkeypatch, invariant, method
 ):
     asked, engines, warnings = [], [], []

@@ -234,7 +234,7 @@ def test_each_number_may_have_its_own_noise_and_grid(monkeypatch):
     assert np.array_equal(out[50_000:100_000], one[50_000:100_000])
 
 
-def test_zero_has_no_sign_and_what_is_not_finite_stays():
+def test_zero_has_no_sign_and_infinite_sums_stay():
     """-0.0 is what NumPy rounds a small negative number to: its sign is a bit of the sum's."""
     out = noisy(np.zeros(200_000, np.float32), 1.0, 2.0**-6)[1]
     assert (out == 0).sum() > 500 and not np.signbit(out[out == 0]).any()

@@ -108,7 +108,7 @@ def test_adaptive_noise_guarantees_the_loosest_and_states_each_weight():
     assert "public function" in given.sentence
 
 
-def test_selective_noise_says_first_what_is_not_protected():
+def test_selective_noise_first_names_unprotected_data():
     given = guarantee(FLAGGED)
     assert given.sentence.startswith("NOT PROTECTED: everything that the detector 'patterns'")
     assert given.epsilon == epsilon(EVENTS, 1e-5) and given.unit == FLAGGED_UNIT
@@ -244,7 +244,7 @@ def divided(text: str, size: int) -> str:
 
 
 @pytest.mark.parametrize("forged", [2, None, "divided"])
-def test_verify_computes_it_anew_and_refuses_another_size_or_epsilon_divided_by_m(tmp_path, forged):
+def test_verify_recomputes_group_epsilon_and_refuses_another(tmp_path, forged):
     paths = hand_over(tmp_path, ledger(group_size=3))
     assert "any 3 records at once" in verify(tmp_path).guarantee.sentence
     assert "any 3 records at once" in paths.card.read_text("utf-8")

@@ -111,7 +111,7 @@ def test_too_little_noise_is_caught(monkeypatch, fault):
         check_noise(selection)
 
 
-def test_no_order_of_records_is_in_what_is_released():
+def test_the_release_does_not_depend_on_the_order_of_records():
     selection, columns = LabelSelection(1e-6, 2, 2, 1), [["a"] * 9, [3] + [2] * 4 + [1] * 4]
     for each in (columns, [column[::-1] for column in columns]):
         found = select_label_values(each, selection, Randomness.for_tests(0))
@@ -135,7 +135,7 @@ def least_delta(selection, spent):
 
 
 @pytest.mark.parametrize("selection", [*TOYS, LabelSelection(2.5, 14, 1, 1)])
-def test_epsilon_and_delta_cover_what_is_released(selection):
+def test_epsilon_and_delta_cover_the_selected_values(selection):
     delta = 1.5 * selection.delta()
     spent = epsilon([selection], delta)
     assert least_delta(selection, spent) <= delta
@@ -148,7 +148,7 @@ def test_epsilon_and_delta_cover_what_is_released(selection):
     assert prv_epsilon([selection], delta) == pytest.approx(spent, rel=0.01)
 
 
-def test_groups_and_steps_are_composed_at_what_is_left_of_delta():
+def test_groups_and_steps_are_composed_at_the_remaining_delta():
     selection, step = LabelSelection(3.0, 20, 1, 1), SubsampledGaussian(1.1, 0.01, 100)
     left = 1e-5 - selection.delta()
     both = epsilon([selection, step], 1e-5)

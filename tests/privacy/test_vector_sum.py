@@ -58,7 +58,7 @@ def test_without_clipping_the_check_fails(monkeypatch):
         check_sensitivity([], np.array([3.0, 4.0, 0.0, 0.0]))
 
 
-def test_a_short_vector_is_added_as_it_is_and_what_is_no_number_is_not():
+def test_a_short_vector_is_added_unchanged_and_a_nan_is_not_added():
     assert total([[0.5, 0, -0.25, 0]]).tolist() == [0.5, 0, -0.25, 0]
     assert total([[np.nan, 0, 0.5, 0], [np.inf, 0, 0.5, 0]]).tolist() == [0, 0, 0, 0]
 
@@ -111,7 +111,7 @@ def test_all_records_of_an_owner_are_clipped_as_one(monkeypatch):
     assert rows[0] == pytest.approx(each.mean(0) / Descent().max_grad_norm)
 
 
-def test_how_many_units_take_part_moves_nothing_by_itself():
+def test_a_unit_of_zeros_changes_no_regression():
     """One more whose vectors are zero; where units are drawn by chance, their number is private."""
     data = data_of(40)
     both = (data, with_one_more(data, np.zeros(8)))

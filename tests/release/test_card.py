@@ -127,7 +127,7 @@ def test_no_name_or_label_changes_the_cards_shape(place):
 
 
 @pytest.mark.parametrize("hostile", HOSTILE[1:4])
-def test_control_a_name_as_it_stands_would_change_the_shape(hostile):
+def test_control_an_unescaped_name_would_change_the_shape(hostile):
     text = card()
     assert skeleton(text.replace("`fresh`", hostile)) != skeleton(text)
 

@@ -88,7 +88,7 @@ def page_of(frame, spent=None, made=None):
     return Page(render_share_page("Twin", made.base_model, frame, made.schema, spent or ledger()))
 
 
-def test_the_page_says_what_is_guaranteed_and_counts_the_twin(tmp_path):
+def test_the_page_states_the_guarantee_and_counts_the_twins_rows(tmp_path):
     claim, page = guarantee(ledger()), page_of(table())
     text = page.root.text
     assert belief_sentence(claim) in text and claim.sentence in text and "ε = 2.16" in text

@@ -85,7 +85,7 @@ def test_a_model_of_another_ledger_is_not_the_runs(printed):
     assert "is not the ledger of privacy.json" in call("verify", "r").err
 
 
-def test_it_is_the_run_that_is_asked_for(printed):
+def test_a_finished_run_with_other_options_is_refused(printed):
     """Another table's twin, or one of more ε, is not handed out as this one's."""
     refused = run(*AGAIN, "--epsilon", "3", "--output", "out.csv")
     assert refused.code == 2 and "was made with other settings (privacy" in refused.err

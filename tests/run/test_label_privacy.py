@@ -63,7 +63,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("more", RUNS.values(), ids=RUNS)
-def test_a_value_of_few_records_is_nowhere_and_the_run_goes_on(place, run, more):
+def test_a_rare_label_value_appears_nowhere_and_the_run_continues(place, run, more):
     """Two of 80 have it, and N is as if they had another one."""
     two = FRAME.assign(who=[i // 4 for i in range(80)])  # twice as many as are counted of each
     two.loc[7, "sentiment"] = RARE
@@ -102,7 +102,7 @@ STARS = FRAME.assign(sentiment=[float(i % 2) for i in range(80)])
     ],
     ids=["value", "spelling", "category"],
 )  # fmt: skip
-def test_what_is_left_out_says_nothing_else(place, tiny_base, tables):
+def test_the_release_does_not_depend_on_a_left_out_value(place, tiny_base, tables):
     """Of two tables with one odd record, all that is released is the same."""
     made = []
     for number, table in enumerate(tables):
@@ -124,7 +124,7 @@ def test_a_plan_shows_its_owner_what_may_be_selected(place, run):
     assert [path.name for path in place.iterdir()] == ["t.csv"]
 
 
-def test_what_nothing_was_spent_on_makes_no_twin(place, tiny_base):
+def test_a_run_that_spent_nothing_makes_no_twin(place, tiny_base):
     """A run whose values follow from exact counts is refused by its ledger."""
     source = Source(FRAME, "text", ("sentiment",))
     config = run_config({"base_model": str(tiny_base), "steps": 0})

@@ -137,7 +137,7 @@ def generate(base, *more, data="train.csv", command="generate", columns=COLUMNS)
 # --- runs that go well ---------------------------------------------------------------------------
 
 
-def test_a_run_and_what_is_asked_of_it(world, tiny_base):
+def test_real_texts_stay_in_their_owners_files(world, tiny_base):
     """Real texts are where their owner asked for them, and nobody else may read these files."""
     code, said = world.run(*generate(tiny_base, "--output", "twin.csv", "--hold-out", "0.3"))
     assert code == 0 and "step 2/2" in said  # it did tell of its progress

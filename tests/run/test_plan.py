@@ -71,7 +71,7 @@ def seconds_of(visits: int, run: Run) -> float:
 
 
 @pytest.mark.parametrize("visits", [1280, 128])
-def test_as_many_visits_as_fit_first_in_fewer_steps(planned, alone, machine, visits):
+def test_a_time_limit_first_reduces_steps(planned, alone, machine, visits):
     machine(seconds_of(visits, alone) * 0.999)
     found, notes = planned(max_minutes=1.0)
     steps, batch = found.plan.steps, found.plan.batch_size

@@ -327,7 +327,7 @@ def test_killed_between_a_state_and_its_line_the_next_process_writes_it(begin):
     assert "from step 3 to step 4" in generate("--resume").err
 
 
-def test_what_a_state_does_not_hold_is_seen(tmp_path):
+def test_releases_missing_in_a_state_are_found(tmp_path):
     """Another process went on from an older state. A killed one could not finish its line."""
     path = tmp_path / "journal.jsonl"
     first = Journal(path)
@@ -379,7 +379,7 @@ def test_damage_is_named_and_an_older_state_taken_only_if_both_are_counted(begin
 # -- after training -------------------------------------------------------------------------------
 
 
-def test_no_failure_after_training_makes_anybody_pay_twice(begin):
+def test_a_failure_after_training_spends_no_epsilon_twice(begin):
     """And a trained model is not deleted without a word."""
     place = begin()
     with replaced(sys.modules["twinset.sampling.sampler"], "is_usable", lambda text: False):

@@ -58,7 +58,7 @@ def test_a_run_appears_whole_at_the_end_and_only_its_owner_enters_it(tmp_path):
 
 
 @pytest.mark.parametrize(("error", "older"), [(KeyboardInterrupt, True), (RuntimeError, False)])
-def test_whatever_ends_a_run_early_leaves_what_was_there(tmp_path, error, older):
+def test_a_run_that_ends_early_leaves_existing_files(tmp_path, error, older):
     place = tmp_path / "deep" / "runs" / "demo"
     if older:
         make(place)

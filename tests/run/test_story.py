@@ -40,7 +40,7 @@ def prepared(base, source=None, **options):
         ({"owner": "who"}, {"noise_policy": "selective"}, "treats records by what they say"),
     ],
 )
-def test_what_would_do_nothing_is_refused(tiny_base, source, options, said):
+def test_options_without_effect_are_refused(tiny_base, source, options, said):
     with pytest.raises(InputError, match=said):
         prepared(tiny_base, source, **options)
 

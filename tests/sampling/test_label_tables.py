@@ -32,7 +32,7 @@ BAD, GOOD = 7, 8  # tokens of one label, nearly
 
 
 @pytest.mark.parametrize("kind", [TokenTilt, TextLengths, NaiveBayes])
-def test_what_is_saved_is_read_again_and_what_no_run_writes_is_refused(tmp_path, kind):
+def test_saved_tables_are_loaded_and_impossible_ones_refused(tmp_path, kind):
     tables = kind([np.random.default_rng(i).uniform(0, 1, (2, 5)) for i in range(2)])
     assert kind.load(tmp_path, (2, 2), 5) is None
     tables.save(tmp_path)
@@ -161,7 +161,7 @@ def test_noise_that_hides_the_counts_silences_them():
     assert not quiet.tables[0].any()
 
 
-def test_a_run_keeps_them_beside_a_teacher(tiny_base, tmp_path):
+def test_a_run_saves_naive_bayes_with_its_teacher(tiny_base, tmp_path):
     texts, options = ["It works well.", "The plot was dull, and I left.", "Fine"], {"steps": 0}
     frame = pd.DataFrame({"text": texts * 10, "label": ["good", "bad", "good"] * 10})
     options |= {"private": False, "max_tokens": 12, "teacher_share": 0.3}

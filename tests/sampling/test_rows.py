@@ -115,7 +115,7 @@ def small_groups(monkeypatch):
     monkeypatch.setattr(rows, "GROUP_ROWS", 6)  # of 36 rows there are six
 
 
-def test_what_is_there_is_not_drawn_again_and_progress_never_goes_back(small_groups, tmp_path):
+def test_finished_groups_are_not_drawn_again_and_progress_never_falls(small_groups, tmp_path):
     groups, drawn, heard = RowGroups(tmp_path), [], Heard()
     groups.write(2, [Row(("bad",), "kept")] * 6)
     sampler = partial(a_sampler, drawn=drawn)
@@ -246,7 +246,7 @@ def test_rows_depend_on_neither_threads_nor_processes(
         (4, 1, 5.0, 9, 2),  # a fifth is left free
     ],
 )
-def test_processes_are_as_many_as_public_facts_say(
+def test_public_facts_decide_the_number_of_processes(
     model, monkeypatch, threads, processes, gigabytes, groups, expected
 ):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
@@ -272,7 +272,7 @@ def test_groups_keep_how_often_texts_were_redrawn_and_damage_is_named(tmp_path):
 # -- rows per label, asked for one by one or in a plan file ----------------------------------------
 
 
-def test_labels_with_commas_stand_in_quotes_and_what_is_not_clear_is_refused(tmp_path):
+def test_labels_with_commas_are_quoted_and_ambiguous_ones_refused(tmp_path):
     one, other = Attribute("one", "str", ("a", "a,b")), Attribute("other", "str", ("b,c", "c"))
     schema = Schema("text", "str", (one, other), ("one", "other", "text"))
 

@@ -108,7 +108,7 @@ def test_rows_of_a_script(scripted, texts, options, counts, rows, keys):
     assert seen == sorted(seen) and (not rows or seen[-1] == (len(rows), 1.0))
 
 
-def test_rows_that_the_teacher_denies_are_drawn_again_and_the_last_is_taken(scripted):
+def test_rows_that_the_teacher_relabels_are_drawn_again_and_the_last_is_taken(scripted):
     script = ["no 1", "yes", "no 2", "no 1", "no 2", "no 1", "no 2", "good"]
     for redraws, taken in ((2, "no 2"), (0, "no 1")):
         sampler, _ = scripted(script, denied=("no 1", "no 2"), teacher_redraws=redraws)
@@ -216,7 +216,7 @@ def test_a_row_ends_with_the_sentence_nearest_to_its_length(writer, tokenizer, l
         assert abs(len(ids) - 1 - length) <= sentence / 2 + 1
 
 
-def test_a_text_without_blanks_keeps_what_was_written(writer):
+def test_a_text_without_spaces_is_kept(writer):
     """Cut off at its last blank nothing would be left of it, and no row would be usable."""
     for row in writer(None, text="a" + "bc" * 40).sample({A: 2}):
         assert set(row.text) == set("abc") and len(row.text) > 40

@@ -65,7 +65,7 @@ def test_types_of_whole_columns_would_change_the_others(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("more", [[], [["one more", "a", "x"]]], ids=["alone", "beside x"])
-def test_owners_are_told_apart_as_they_are_written(tmp_path, more):
+def test_owners_are_compared_by_their_spelling(tmp_path, more):
     owners = ["007", "7", "7.0", "900719925474099301", "900719925474099302"]
     rows = [[f"a text number {i}", "ab"[i % 2], owners[i % 5]] for i in range(40)]
     path = written(tmp_path / "t.csv", [*rows, *more], ("text", "label", "who"))
@@ -111,7 +111,7 @@ def test_a_persons_protection_is_not_split_by_how_an_owner_is_spelt(tmp_path, en
 
 
 @pytest.mark.parametrize("blank", ["", " ", "\u200b"], ids=["empty", "blank", "invisible"])
-def test_nobody_is_no_owner(tmp_path, blank):
+def test_a_row_without_an_owner_is_refused(tmp_path, blank):
     rows = [[f"a text number {i}", "ab"[i % 2], blank if i == 3 else f"p{i}"] for i in range(40)]
     path = written(tmp_path / "t.csv", rows, ("text", "label", "who"))
     assert "every record needs an owner" in refusal(records_of, path, owner="who")

@@ -45,7 +45,7 @@ def values_of(records, number=0):
 # --- nothing is declared -------------------------------------------------------------------------
 
 
-def test_what_is_found_becomes_public_and_other_rows_are_left_out_by_themselves():
+def test_found_values_become_public_and_other_rows_are_left_out():
     frame = table([*EVEN, SECRET, "postive"], who=[*range(20)] * 3 + [20, 0])
     for owner, units in ((None, 62), ("who", 21)):
         records, notes = settled(frame, owner=owner, found=FOUND)
@@ -77,7 +77,7 @@ def test_fewer_than_two_values_are_no_attribute(found, said):
         ("positiv3", None),  # a digit tells values apart
     ],
 )
-def test_variants_of_what_is_found_are_merged(variant, into):
+def test_variants_of_found_values_are_merged(variant, into):
     frame = table([*EVEN, variant])
     assert len(settled(frame, found=FOUND)[0]) == 60
     records, notes = settled(frame, merge=True, found=FOUND)
@@ -96,7 +96,7 @@ def test_of_found_values_that_differ_by_case_the_most_frequent_stays():
 
 
 @pytest.mark.parametrize("other", ["a", SECRET, "3.5", "1.0"])
-def test_what_values_are_follows_from_those_that_are_found(other, tmp_path):
+def test_types_of_labels_follow_from_the_found_values_alone(other, tmp_path):
     """Of a CSV: numbers, however other cells are written."""
     table(["1", "2"] * 20 + [other]).to_csv(tmp_path / "t.csv", index=False)
     frame = read_frame(tmp_path / "t.csv")
@@ -203,7 +203,7 @@ def test_words_of_the_prompt_declare(prompt, found, values):
 
 
 @pytest.mark.parametrize("fives", [0, 20])
-def test_what_is_found_chooses_the_prompts_scale(fives):
+def test_found_values_choose_the_prompts_scale(fives):
     frame = table([1, 2, 3, 4] * 10 + [5]).rename(columns={"label": "sentiment"})
     found = {1: 10, 2: 10, 3: 10, 4: 10} | ({5: fives} if fives else {})
     words = {"prompt": written_template("film-review"), "found": {"sentiment": found}}

@@ -67,7 +67,7 @@ def test_a_table_comes_by_standard_input(tmp_path, monkeypatch, data, by_pieces)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_wrong_with_standard_input_is_said_by_its_name(tmp_path, monkeypatch):
+def test_errors_name_standard_input(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"a,b\n{SECRET}\n".encode())))
     message = refusal(read_frame, "-", folder=tmp_path)
     assert message.startswith("standard input: row 2 has 1 cells")

@@ -97,7 +97,7 @@ READERS = {
 
 
 @pytest.mark.parametrize("ending", READERS)
-def test_what_is_written_is_read_by_us_by_pandas_and_by_datasets(tmp_path, ending) -> None:
+def test_written_tables_are_read_by_us_by_pandas_and_by_datasets(tmp_path, ending) -> None:
     path, (read, builder, options) = tmp_path / f"twin{ending}", READERS[ending]
     assert write_frame(table(), path) == 0
     expected = table()

@@ -71,7 +71,7 @@ def test_columns_that_are_refused(text, attributes, part) -> None:
         ({"review": "Fever, none"}, False),  # a short sentence
     ],
 )
-def test_of_a_row_taken_for_the_header_no_cell_is_told(names, is_told) -> None:
+def test_a_row_taken_for_the_header_is_never_quoted(names, is_told) -> None:
     message = refused(table().rename(columns=names), "text", [])
     assert (names["review"] in message) == is_told
     assert is_told or "number 3" in message

@@ -79,7 +79,7 @@ def rows_of(made: TokenisedRecords, indices: list[int], seed: tuple[int, int]) -
     return {i: rows[n * k : (n + 1) * k] for n, i in enumerate(indices)}
 
 
-def test_a_records_sequences_do_not_depend_on_who_else_is_in_the_batch(tokenizer):
+def test_a_records_sequences_do_not_depend_on_its_batch(tokenizer):
     """Else adding one record could change every other's gradient, and C would bound nothing."""
     made = tokens(tokenizer, texts=TEXTS * 8)
     everyone = rows_of(made, list(range(24)), (0, 1))
@@ -126,7 +126,7 @@ def test_a_row_is_as_wide_as_its_own_record_asks_never_its_neighbours():
 
 
 @pytest.mark.parametrize("change", [None, "prompt", "unfinished"])
-def test_only_other_tokens_are_made_anew(tokenizer, tmp_path, monkeypatch, change):
+def test_tokens_are_reused_unless_they_would_differ(tokenizer, tmp_path, monkeypatch, change):
     texts, plain = [], type(tokenizer).__call__
     monkeypatch.setattr(
         type(tokenizer),
@@ -146,7 +146,7 @@ def test_only_other_tokens_are_made_anew(tokenizer, tmp_path, monkeypatch, chang
     assert again.truncated == first.truncated
 
 
-def test_behind_other_prompts_texts_are_not_made_again(tokenizer, tmp_path):
+def test_other_prompts_reuse_the_tokens_of_texts(tokenizer, tmp_path):
     """Workers open the folder: they must train behind the prompts that rank 0 chose."""
     first, prompts = tokenise(records(), template(), tokenizer, CONTEXT, 48, tmp_path), {}
     for combination in first.prompts:

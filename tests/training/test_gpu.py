@@ -65,7 +65,7 @@ def test_two_gpus_make_one_run(tiny_base, good_table, capsys):
 
 @pytest.mark.parametrize("low", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("folder", ["tiny_base", "tiny_llama"])
-def test_records_are_read_in_batches_and_no_bit_shows_their_company(request, folder, low):
+def test_records_in_a_batch_change_no_bit_of_each_other(request, folder, low):
     base = load_base(str(request.getfixturevalue(folder)), dtype=low, device=GPU)
     questions = Questions(fuse(base.model), base.tokenizer, ["mood"])
     records = [[5 + i % 50] * (3 + i % 70) for i in range(300)]

@@ -42,7 +42,7 @@ def test_a_text_s_nats_do_not_depend_on_its_neighbours_by_a_single_bit(base):
     assert torch.equal(alone[0], beside)
 
 
-def test_constants_are_fitted_so_that_a_tenth_lies_beyond_either_end(
+def test_a_tenth_of_the_texts_is_beyond_each_end_of_the_scale(
     capsys, tmp_path, tiny_base, base, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)

@@ -24,7 +24,7 @@ def test_ratios_are_taken_within_rounds(found, line):
     assert format_table(found, "a")[-1] == line
 
 
-def test_a_checkout_of_another_folder_is_what_is_imported(tmp_path):
+def test_the_given_checkout_is_imported(tmp_path):
     """The control of `--against`: the folder that is named decides, not the installed package."""
     (tmp_path / "twinset").mkdir()
     (tmp_path / "twinset" / "__init__.py").write_text("raise ImportError('the other checkout')\n")

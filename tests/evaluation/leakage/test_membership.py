@@ -175,7 +175,7 @@ def test_the_interval_of_auroc_holds_the_truth_and_depends_on_the_seed_alone():
     assert attack_scores(attack, 3) == attack_scores(attack, 3) != attack_scores(attack, 4)
 
 
-def test_only_tables_of_two_distributions_are_told_apart():
+def test_shift_is_found_only_between_two_distributions():
     found, notes = measure_shift(made_up(200, 1).texts, made_up(200, 2).texts, seed=0)
     assert found.score.low < 0.5 < found.score.high
     assert notes == () and found.place["sees"] == "neither model nor released rows"
@@ -275,7 +275,7 @@ def test_forgetting_delta_would_be_no_bound():
     assert sum(one_run_audit(*run, 0.0, guesses=20).epsilon > 0.0 for run in runs) > seeds / 3
 
 
-def test_a_mechanism_that_tells_all_is_found_out_and_one_that_tells_nothing_is_not():
+def test_one_run_audit_detects_a_leaking_mechanism_only():
     included = include(1000, 0)
     assert one_run_audit(included + 0.0, included, 1e-5).epsilon > 4
     silent = [

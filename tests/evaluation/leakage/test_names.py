@@ -98,7 +98,7 @@ def test_ten_copied_rows_are_counted_and_rows_of_the_heldout_table_are_not(names
     assert notes == []
 
 
-def test_another_way_of_writing_hides_nothing(names_behind_by):
+def test_another_spelling_is_still_found(names_behind_by):
     train = ["by Ada Lovelace, at 713-555-0199, id ab-123456, 4111-1111-1111-1111, Ada@Mail.org"]
     twin = ["ADA LOVELACE’s: +1 (713) 555 0199; AB123456; 4111111111111111; ada@mail.ORG"]
     found, _ = found_in(twin, train, ["nothing here"])
@@ -128,7 +128,7 @@ def persons(first, last):
     ]
 
 
-def test_planted_values_are_counted_by_what_was_planted():
+def test_planted_values_are_counted_exactly():
     train, heldout = persons(0, 8), persons(8, 14)
     texts = [f"I am {row['name']}, parcel {row['order_number']}." for row in train]
     twin = ["ADA PERSONA’s parcel, Ada  Personb", "no. 123 45001 7777", "123-45009-7777, 45002-77"]
@@ -181,7 +181,7 @@ def ask(measure, base, texts, rows="train", max_tokens=100):
 rank, phones = partial(ask, mean_reciprocal_rank), partial(ask, phone_exposure)
 
 
-def test_the_rank_of_names_sees_what_was_memorised_and_nothing_else(fresh, taught):
+def test_rank_of_names_detects_memorised_names_only(fresh, taught):
     (before,), (known,) = rank(fresh, SAID), rank(taught, SAID)
     (unknown,) = rank(taught, UNSAID, "held-out")
     assert before.score.value < 0.2 and unknown.score.value < 0.3 and known.score.value > 0.95
@@ -190,7 +190,7 @@ def test_the_rank_of_names_sees_what_was_memorised_and_nothing_else(fresh, taugh
     assert rank(fresh, ["Nobody at all."]) == []
 
 
-def test_the_exposure_of_telephone_numbers_sees_what_was_memorised(taught):
+def test_exposure_detects_memorised_telephone_numbers(taught):
     (known,), (unknown,) = phones(taught, NUMBERS), phones(taught, OTHERS, "held-out")
     method = "skew-normal, 200 candidates"
     assert known.place == {"rows": "train", "candidates": "10^10", "method": method}

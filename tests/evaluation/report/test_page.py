@@ -111,7 +111,7 @@ def test_findings_of_other_rows_are_called_old(tmp_path):
     assert "evaluation: measured before" not in text
 
 
-def test_what_is_missing_is_said_with_its_command(tmp_path):
+def test_missing_parts_are_listed_with_their_commands(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     html = build_report(run)
@@ -218,7 +218,7 @@ def test_every_picture_and_table_has_a_name(page):
         assert {e.attributes["scope"] for e in table.find("th")} == {"col", "row"}
 
 
-def test_spent_epsilon_rises_to_what_is_guaranteed():
+def test_spent_epsilon_rises_to_the_guaranteed_one():
     ledger = handover.ledger()
     points = spend_over_steps(ledger)
     values = [eps for _, eps in points]

@@ -101,7 +101,7 @@ def test_dp_classifiers_further_epsilons_and_a_smaller_baseline(run, capsys, mon
     assert found.find("accuracy", rows=TWIN_SMALL, label="sentiment", classifier="tfidf").n == 40
 
 
-def test_right_and_swapped_labels_are_told_apart(tmp_path, capsys):
+def test_right_labels_score_like_real_rows_and_swapped_ones_do_not(tmp_path, capsys):
     """A twin of right labels scores like real rows, one of swapped labels the opposite."""
     swapped = {"positive": "negative", "negative": "positive"}
     twin = reviews(60, seed=2)[["text", "sentiment"]]
