@@ -234,7 +234,7 @@ def run_demo(
     recipe = demo.mini if base_model == GPT2_MINI else demo.training
     config = RunConfig(
         privacy=demo.privacy,
-        training=replace(recipe, base_model=base_model, max_minutes=None),  # it says what it takes
+        training=replace(recipe, base_model=base_model, max_minutes=None),  # it announces its cost
         sampling=demo.sampling,
         speed=SpeedConfig(device=device),
     )
@@ -290,7 +290,7 @@ class DemoReport:
         from rich.text import Text
 
         demo, about, find = self.demo, self.findings.about, self.findings.find
-        labelled = ("label",) * (len(demo.attributes) > 1)  # a column where there are several
+        labelled = ("label",) * (len(demo.attributes) > 1)  # a column if there are several
         accuracies = _make_table(
             f"Accuracy of classifiers on {demo.noun} they have not seen",
             f"twin: ε = {up_decimals(about['epsilon'])}, δ = {up_digits(about['delta'])}",

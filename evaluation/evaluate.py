@@ -78,10 +78,10 @@ class EvaluationRequest:
     test: Path  # real rows held out
     # Text column, or the template by which it was joined. None: the run's, or a guess.
     text: str | None = None
-    layout: Layout = Layout()  # of the files of real rows, where it is not to be detected
+    layout: Layout = Layout()  # of the files of real rows (None: detected)
     attributes: tuple[str, ...] = ()  # label columns. Empty: the run's, or a guess.
     classifiers: tuple[str, ...] = CLASSIFIERS  # names in `classifiers`
-    encoder: str | None = None  # what the classifier `encoder` fine-tunes. None: MiniLM
+    encoder: str | None = None  # the model that the classifier `encoder` fine-tunes. None: MiniLM
     seeds: int = setting(1, bounds=RUNS)  # how many times each classifier is trained
     # Rows made without private data. None: made here once, if there is a run. Their number is the
     # twin's, but at most `BASELINE_ROWS`
@@ -162,7 +162,7 @@ def evaluate(
     about = release.about(command, request.train) | {"rows": rows, "seeds": request.seeds}
     usefulness = Usefulness(tables, makers, range(request.seeds), progress, dp_classifiers)
     found = Findings("evaluation", about, tuple(usefulness.measured()), notes=tuple(notes))
-    keep(found)  # classifiers may take an hour: what is measured so far is on the disk
+    keep(found)  # classifiers may take an hour, so the results so far are saved
     found = replace(found, curves=tuple(usefulness.curves()))
     keep(found)
     if run is not None and request.sweep:
@@ -175,7 +175,7 @@ def evaluate(
         tables, encode, seed=0, progress=progress, public_model=public_model
     )
     if not twin.is_of_whole_records:
-        # Then what a twin says of itself is as private as its table.
+        # Then measures of the twin alone are as private as its table.
         faithful = [replace(m, score=replace(m.score, where="private rows")) for m in faithful]
     found = replace(found, measured=(*found.measured, *faithful), histograms=tuple(histograms))
     keep(found)

@@ -34,7 +34,7 @@ OWNER_ONLY = 0o600  # who may read and write a file of figures that come from pr
 Z_95 = 1.959963984540054  # two-sided 95 % quantile of the standard normal
 FIRST = "first-{}.json"  # in `internal/`: findings of a kind at the end of a run
 SCHEMA = 1
-_DEEPEST = 10  # objects within one another, in what a file says about itself
+_DEEPEST = 10  # nesting depth of objects in a file
 # Larger values can't come from a measurement. They would only break the page's axes.
 _LARGEST_NUMBER, _LARGEST_COUNT = 1e100, 10**18
 
@@ -61,8 +61,8 @@ class Score:
     goal: Goal  # the way it should go
     minimum: float  # least possible value
     maximum: float  # greatest possible value. It may be ∞.
-    n: int  # what the interval counts: rows, pairs or runs
-    where: Where = "private rows"  # what it was computed from
+    n: int  # unit of the interval: rows, pairs or runs
+    where: Where = "private rows"  # its data
 
     def __str__(self) -> str:
         """Return "0.812 [0.794, 0.829]"."""
@@ -107,7 +107,7 @@ def mean(name: str, values: Sequence[float], goal: Goal, minimum: float, maximum
 class Measured:
     """A score, the question it answers, and its place among those of the same name."""
 
-    question: Question  # what it helps to answer
+    question: Question  # the question it helps to answer
     score: Score
     # Which one it is: dimension → value. Always in words, never private text.
     place: Place = field(default_factory=dict)
@@ -117,10 +117,10 @@ class Measured:
 class Curve:
     """Lines to draw."""
 
-    question: Question  # what they help to answer
+    question: Question  # the question they help to answer
     name: str  # title
-    x: str  # what the abscissa is, with its unit
-    y: str  # what the ordinate is
+    x: str  # name and unit of the abscissa
+    y: str  # name of the ordinate
     # By name, points (x, y) or (x, y, low, high) in rising x
     series: Mapping[str, list[tuple[Any, ...]]]
     log: str = ""  # "x", "y", "xy" or "": the axes that are logarithmic
@@ -130,9 +130,9 @@ class Curve:
 class Histogram:
     """Shares by bin, for several tables side by side."""
 
-    question: Question  # what they help to answer
+    question: Question  # the question they help to answer
     name: str  # title
-    x: str  # what is counted, with its unit
+    x: str  # the counted things, with their unit
     bins: list[str]  # the bins' names
     series: Mapping[str, list[float]]  # by table, the share of its rows in every bin
 

@@ -146,7 +146,7 @@ class Twin:
     delta: float | None = None  # its δ
     sentence: str = "unknown: the twin came without its privacy.json"  # the guarantee in words
 
-    unit: str = ""  # whose presence the guarantee protects. "" without one.
+    unit: str = ""  # the unit that the guarantee protects. "" without one.
 
     @classmethod
     def from_ledger(cls, frame: pd.DataFrame, ledger: Ledger) -> Twin:
@@ -202,7 +202,7 @@ class FinishedRun:
         check_file_format(root / "model" / LEDGER)
         try:
             made_from = json.loads(read_text(root / "internal" / SETTINGS))
-            plan = made_from["plan"]  # what the run chose, where its options left it open
+            plan = made_from["plan"]  # the run's choice, if its options left it open
             config = RunConfig.from_dict(made_from)
             chosen = {name: plan[name] for name in ("steps", "batch_size", "learning_rate")}
             training = replace(config.training, **chosen)
@@ -231,9 +231,9 @@ class Release:
 
     path: Path  # the twin's file, or the run folder
     file: Path  # the file of the twin's rows
-    twin: Twin  # its rows, and what is guaranteed of them
+    twin: Twin  # its rows and its guarantee
     run: FinishedRun | None
-    device: str = AUTO  # that computes what is measured, as `device_of` takes it
+    device: str = AUTO  # for computing measures, as in `device_of`
 
     @classmethod
     def read(cls, path: Path, run: Path | None = None, device: str = AUTO) -> Release:
@@ -325,7 +325,7 @@ def open_real_rows(
 def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
     """Return the records that a run was trained on, and those that it held out."""
     internal = run / "internal"
-    _, records, _ = read_source(source, Silent(), internal)  # where it is large
+    _, records, _ = read_source(source, Silent(), internal)  # if it is large
     trained, held = records.split(kept_rows(internal))
     if held is None:
         raise InputError(f"{run}: no rows were held out (`hold_out`)")

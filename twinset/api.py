@@ -102,7 +102,7 @@ class Twinset:
         self.config = _make_config(base_model, private, options)
         self._prompt, self._progress = prompt, progress
         self._model: TwinModel | None = None
-        self._made_from: Source | Path | None = None  # what the model was fitted to, or is in
+        self._made_from: Source | Path | None = None  # the fitted table, or the model's folder
         self._written: Counter[int] = Counter()  # hashes of the rows that were sampled
 
     def __repr__(self) -> str:
@@ -156,7 +156,7 @@ class Twinset:
         elif reading:
             raise InputError(f"`{next(iter(reading))}` is of a table: without one, leave it out")
         with _listening(self._progress) as progress:
-            from twinset.run.generate import plan_run  # after what is wrong was said
+            from twinset.run.generate import plan_run  # after the error was reported
 
             return plan_run(source, records, self.config, rows, progress, hold_out)
 
@@ -556,7 +556,7 @@ def generate(
         lines = tuple(f"{name}={n}" for name, (_, n) in zip(names, counts, strict=True))
     asked = RowsRequest(rows, lines, None if plan_file is None else str(plan_file))
     with _listening(progress) as listener:
-        from twinset.run.generate import generate as run_generate  # after what is wrong was said
+        from twinset.run.generate import generate as run_generate  # after the error was reported
 
         return run_generate(source, config, asked, paths, listener)
 

@@ -49,7 +49,7 @@ def setting(
     help: str = "",  # one line for `--help` (empty: the field has no flag)
     *,
     bounds: Bounds | None = None,  # of a number
-    option: str | None = None,  # its name, where it is not the field's
+    option: str | None = None,  # its name, if it differs from the field's
     hint: str = "",  # what to take instead, for the message that refuses a number
     values: str | None = None,  # what `--help` shows for a value, where the type says too little
     expert: bool = False,  # its flag is shown on the panel for experts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# What reading a file may raise that is not what it should be.
+# Errors that reading an invalid file may raise.
 DAMAGED = (
     OSError,
     LookupError,

@@ -22,7 +22,7 @@ class StepReport:
     step: int  # 1 … T
     records: int  # units in the Poisson batch (may be 0)
     loss: float  # mean over the batch (NaN when it was empty)
-    clipped: float  # share of units whose gradient was longer than it may be
+    clipped: float  # share of units whose gradient was clipped
     non_finite: int  # units whose gradient was not finite and counted as zero
     seconds: float  # since this process began to train
     taken: int  # steps that this process took

@@ -47,8 +47,8 @@ WEIGHTS = np.repeat([0.0, 1.0, 0.25], [1, 8, 56])  # of tokens (the first is not
 LONGEST = float(np.sqrt(WEIGHTS @ WEIGHTS))
 BINS = LengthBins(len(WEIGHTS), end=0)  # of lengths (the target is as long as the longest)
 COUNTED = 3  # others of each label
-OWNED = 2  # records of the target, where a release counts those of an owner
-DESCENT = Descent(steps=3)  # few: what the attacker sees is the end of all of them
+OWNED = 2  # records of the target, if a release counts those of an owner
+DESCENT = Descent(steps=3)  # few, because the attacker sees only the result of all of them
 AT_ONCE = 500  # independent outputs that one call makes
 
 Units = tuple[int, ...]  # numbers of records
@@ -156,7 +156,7 @@ class Target:
 
     policy: PolicyConfig = PolicyConfig()
     noise_multiplier: float = 1.0  # σ
-    weight: float = 1.0  # the target's privacy weight, of a policy that weighs records
+    weight: float = 1.0  # the target's privacy weight, if the policy weighs records
 
 
 class Step:
@@ -169,7 +169,7 @@ class Step:
     """
 
     drawn: ClassVar[float] = 1.0  # times σ: the noise that is drawn
-    overstated: ClassVar[float] = 1.0  # times the noise in the event: what the ledger is given
+    overstated: ClassVar[float] = 1.0  # factor on the noise in the event that the ledger records
     sequences: ClassVar[int] = 2  # clipped together: all of a record
     seed: ClassVar[int | None] = None  # of the noise
     divides: ClassVar[bool] = False  # by the size of the batch
@@ -203,7 +203,7 @@ class Step:
         self.moments: list[tuple[Tensor, float]] = []  # with the target, and without it
         for units in (self.everyone, self.others):
             self.sums[units] = self.noiseless(units)
-            known = self.sums[units].clone()  # what is released, but for the noise
+            known = self.sums[units].clone()  # the release without its noise
             for scale in scales:
                 scale.times_(known)
             std = self.sigma * MAX_GRAD_NORM * self.policy.noise_scale(units)
@@ -280,7 +280,7 @@ def audit_step(
         event = replace(event, noise_multiplier=noise, sample_rate=sample_rate, steps=steps)
     covered = epsilon([event], delta, weight)
     claimed, more = covered, None
-    if step.policy.claims_more:  # what the paper claims of steps with this batch
+    if step.policy.claims_more:  # the paper's claim for steps with this batch
         sigma *= step.policy.noise_scale(step.everyone)
         claimed, more = epsilon([SubsampledGaussian(sigma, sample_rate, steps)], delta), covered
     what = "one step" if steps == 1 else f"{steps} steps at sample rate {sample_rate:g}"
@@ -296,7 +296,7 @@ class Release:
     """
 
     what: ClassVar[str]
-    direction: ClassVar[np.ndarray]  # what the target adds, up to a factor
+    direction: ClassVar[np.ndarray]  # the target's contribution, up to a factor
     drawn: ClassVar[float] = 1.0  # times σ: the noise that is drawn
 
     def __init__(self, noise_multiplier: float) -> None:

@@ -34,7 +34,7 @@ def bench(
         found = run_rounds(contestants, rounds, threads=1)
         tables += [f"## {task}", "", *format_table(found, "auto"), ""]
     publish("gpu", [f"Tests: {' '.join(last)}", "", *tables], output)
-    if done.returncode not in (0, 5):  # 5: no test was found, as where there is no GPU
+    if done.returncode not in (0, 5):  # 5: no test was found, for example without a GPU
         raise typer.Exit(1)
 
 

@@ -71,7 +71,7 @@ class AuditRequest:
     members: Path  # the private table
     non_members: Path  # real rows held out
     text: str | None = None  # column, or the template it was joined by. None: the run's, or a guess
-    layout: Layout = Layout()  # of the files of real rows, where it is not to be detected
+    layout: Layout = Layout()  # of the files of real rows (None: detected)
     attributes: tuple[str, ...] = ()  # label columns. Empty: the run's, or a guess.
     rows: int = setting(ROWS_TRIED, bounds=ATTACKED)  # members, and non-members, tried at most
     seed: int = setting(0, bounds=SEEDS)
@@ -199,7 +199,7 @@ def audit_canaries(
             raise InputError(f"{output}: holds no audit of canaries; name another `output`")
         check_settings(output, settings, findings.about["settings"])
     else:
-        # The coins are kept: a resumed audit must plant what the first policies had.
+        # The coins are kept, because a resumed audit must plant the same canaries.
         coins = roc.include(request.coins).astype(int).tolist()
         rows = {"train": len(data.train), "held out": len(data.heldout)}
         about = {"command": command, "rows": rows, "settings": settings, "coins": coins}

@@ -35,7 +35,7 @@ PREFIX_WORDS, SUFFIX_TOKENS = 8, 12  # of a coin's canary
 EXACT = "exact rank"
 UNKNOWN = math.log2(math.e)  # mean exposure of secrets that the model does not know
 LARGEST_SPACE = 10**6  # that is ranked exactly
-SAMPLED = 2000  # secrets that stand for a larger space
+SAMPLED = 2000  # secrets that represent a larger space
 ECHOED = 10_000  # candidates that released rows are asked for, at most
 BIGRAMS = "bigram model of the twin"
 BATCH_SIZE = 256  # candidates scored at once
@@ -46,7 +46,7 @@ class Format:
     """A sentence with one gap per field. A secret fills them."""
 
     pattern: str  # `{}` for each gap
-    fields: tuple[tuple[str, ...], ...]  # what may stand in each gap
+    fields: tuple[tuple[str, ...], ...]  # possible contents of each gap
 
     @property
     def space(self) -> int:
@@ -215,7 +215,7 @@ def candidate_losses(
         for start in range(0, len(order), BATCH_SIZE):
             batch = order[start : start + BATCH_SIZE]
             cache = copy.deepcopy(read.past_key_values)  # the model appends to it
-            logits = read.logits[:, -1]  # (1, V), behind the stem
+            logits = read.logits[:, -1]  # (1, V), after the stem
             rows: dict[tuple[int, ...], int] = {(): 0}  # beginning → its row of logits
             for depth in range(max(len(tails[i]) for i in batch)):
                 log_probabilities = logits.float().log_softmax(1)  # (beginnings, V)

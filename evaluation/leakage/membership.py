@@ -35,7 +35,7 @@ MIN_K = 20  # %: the share of a row's tokens, least likely first, that Min-K% lo
 TOKENS_AT_ONCE = 1024  # their logits fill 200 MB with a vocabulary of 50,000
 NGRAM_WORDS = 3
 MEMORY = 64  # MiB of similarities compared at once
-_UNREADABLE = 1e6  # nats of a token whose probability is no number: the model diverged
+_UNREADABLE = 1e6  # nats of a token with a NaN probability: the model diverged
 _LARGEST = 700.0  # nats (e to a larger power is no float)
 _BUCKETS = 2**22  # of the hash (two n-grams of 10 million words seldom share one within a row)
 
@@ -44,7 +44,7 @@ _BUCKETS = 2**22  # of the hash (two n-grams of 10 million words seldom share on
 class RowLosses:
     """A model's losses on every row, in nats: (N,) each."""
 
-    total: np.ndarray  # negative log-likelihood of text and end of text behind the prompt
+    total: np.ndarray  # negative log-likelihood of text and end of text after the prompt
     mean: np.ndarray  # the same per token
     hardest: np.ndarray  # mean over the `MIN_K` % of tokens that surprise it most
 
@@ -123,7 +123,7 @@ def model_attacks(
     tokens = tokenise(rows, twin.template, twin.tokenizer, context, twin.text_tokens)
     reading = partial(progress.count, "rows read by the twin's model")
     losses = row_losses(twin.model, tokens, reading)
-    # (N,) bytes that zlib makes of each text, as far as it was read
+    # (N,) compressed bytes of each text, as far as it was read
     decoded = (twin.tokenizer.decode(ids, skip_special_tokens=True) for ids in tokens.texts)
     compressed = np.array([len(zlib.compress(text.encode())) for text in decoded], float)
     found = {

@@ -51,7 +51,7 @@ ROUNDING = 1e-9  # 0.01 · 100 shall be 1
 BOUND, CLAIM = "lower bound of ε", "claimed epsilon"
 CONFIDENCE = 0.95
 PRECISION = 1e-6  # of the bisection
-FEWEST_GUESSES = 8  # fewer prove little even where all are right
+FEWEST_GUESSES = 8  # fewer prove little even if all are right
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Attack:
     """An attack's scores of rows: the higher the score, the more like a member."""
 
     name: str
-    sees: str  # what it looks at: `MODEL` or `RELEASED`
+    sees: str  # the attack's input: `MODEL` or `RELEASED`
     members: np.ndarray  # (n,) scores of training rows, never NaN
     non_members: np.ndarray  # (m,) of rows that were not
 
@@ -252,7 +252,7 @@ class OneRun:
 
     epsilon: float  # with the stated confidence ε is at least this
     canaries: int  # m, of which each was included with probability 1/2
-    guesses: int  # r, of those guesses that prove most
+    guesses: int  # r, for the guesses that prove most
     correct: int  # v, how many of these were right
     tried: tuple[int, ...]  # numbers of guesses that were tried, among which the level was divided
     delta: float  # δ at which ε is bounded
@@ -330,7 +330,7 @@ def epsilon_lower_bound(
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, 1.0
-    while refuted(high):  # doubles until the bound lies between
+    while refuted(high):  # doubles until the bound is in between
         low, high = high, 2 * high
     while high - low > PRECISION:
         middle = (low + high) / 2

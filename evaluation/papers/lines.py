@@ -203,7 +203,7 @@ def line_nats(
 def perplexity(model: TwinModel | tuple[Any, Any], lines: Sequence[str]) -> float:
     """Return e to the mean nats per token of lines that no model was trained on."""
     nats, tokens = line_nats(model, lines).sum(0)
-    # A broken model's loss may be infinite. The largest power that is a float stands for it.
+    # A broken model's loss may be infinite. It is replaced by the largest power that is a float.
     return math.exp(min(nats / tokens, 700.0)) if math.isfinite(nats) else math.inf
 
 

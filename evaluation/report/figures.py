@@ -39,7 +39,7 @@ from .verdicts import (
 )
 
 Point = tuple[Any, ...]  # (x, y) or (x, y, low, high)
-Mark = tuple[float, str]  # a value that the others are compared with, and what it is
+Mark = tuple[float, str]  # a value to compare the others with, and its meaning
 
 _MOST_PANELS, MOST_BARS = 12, 20  # of a figure of scores, and of one of labels
 _MOST_ATTACKS = 4  # in the picture that represents all
@@ -70,7 +70,7 @@ class Table:
 class Figure:
     """One or several pictures with one message."""
 
-    title: str  # what is shown
+    title: str  # the content
     meaning: str  # one sentence for a reader who does not know the measure
     panels: tuple[tuple[str, Markup], ...]  # (heading or "", picture)
     # The same in numbers, where the table of all scores does not have them
@@ -361,7 +361,7 @@ def draw_lines(
     Marks are horizontal lines. `least` is the lower end of the ordinate, and None follows the
     points. Both axes of an ROC curve are shares, and guessing gives the diagonal.
     """
-    # On a logarithmic axis only an ROC curve keeps what is 0. It is drawn at the end of the axis.
+    # On a logarithmic axis only an ROC curve keeps zeros. They are drawn at the end of the axis.
     floors = [0.0 if axis in log and not is_roc else -math.inf for axis in "xy"]
     drawn: dict[str, list[Point]] = {}
     for name in sort_rows(series):

@@ -146,7 +146,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     for question, (kind, *_) in _FOUND_BY.items():
         figure = figures.draw_headline(question, measured[question])
         line = MEANINGS["missing"][kind]
-        # What is missing is said once for all its columns.
+        # Missing data is mentioned once for all its columns.
         if figure is None and headlines and headlines[-1] == (None, line, 1):
             headlines[-1] = None, line, 2
         else:
@@ -279,10 +279,10 @@ def draw_training(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> 
     for field in ("loss", "clipped"):
         pairs: list[tuple[Any, Any]] = [(s.get("step"), s.get(field)) for s in steps]
         known = (pair for pair in pairs if all(isinstance(v, int | float) for v in pair))
-        # NaN compares false, and so does what is infinite.
+        # NaN compares false, and so do infinite numbers.
         most = sys.float_info.max
         numbers = [(float(x), float(y)) for x, y in known if abs(x) <= most and abs(y) <= most]
-        # Means of neighbours where there are many steps.
+        # Means of neighbours if there are many steps.
         parts = np.array_split(numbers, min(len(numbers), _MOST_POINTS)) if numbers else []
         points[field] = [tuple(part.mean(0).tolist()) for part in parts]
     asked = ledger.target_epsilon if ledger else None
@@ -310,7 +310,7 @@ def spend_over_steps(ledger: Ledger) -> list[Point]:
     # The whole run first: it decides about all.
     for step in sorted({max(1, step) for step in at} if total else (), reverse=True):
         left, events = step, list[Event]()
-        for event in ledger.events:  # as they were after this step
+        for event in ledger.events:  # after this step
             if isinstance(event, _STEPS):
                 taken = min(event.steps, left)
                 left -= taken

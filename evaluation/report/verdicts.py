@@ -40,7 +40,7 @@ from ..release import (
 
 COMMONEST = "the commonest label"
 NEARER = "nearer to train than to held-out"
-GUESSING = {AUROC: 0.5, **RATES, NEARER: 0.5}  # what is found without any leak
+GUESSING = {AUROC: 0.5, **RATES, NEARER: 0.5}  # values expected without any leak
 
 # Kinds of rows in the order in which they are listed, with the colour that each has on every
 # figure. What is compared most stands next to each other.
@@ -140,7 +140,7 @@ class Group:
     """Scores of one name whose places differ in one word only, by that word."""
 
     name: str  # of the scores
-    place: Mapping[str, str]  # what they have in common
+    place: Mapping[str, str]  # their common part
     # By the word in which they differ, or "" where they have none to differ in
     members: dict[str, Measured]
 
@@ -188,7 +188,7 @@ class Verdict:
 
     question: str  # as a reader would ask it
     answer: str  # one or a few words
-    line: str  # one sentence that says what the answer rests on
+    line: str  # one sentence with the reason of the answer
     tone: Tone  # how the answer is shown, in addition to its words
     reasons: tuple[str, ...] = ()  # the comparisons, worst first
     rule: str = ""  # how the answer follows
@@ -417,7 +417,7 @@ def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
             how = "no more than chance gives beside so few others"
         where = ", ".join(filter(None, (score.name, place_in_words(m.place))))
         yield Comparison(not leaks, f"{where}: {format_score(score)}, {how}", errors)
-    # What the twin shares with training rows, and with rows that it never saw.
+    # The twin's overlap with training rows, and with rows that it never saw.
     for group in group_scores(measured):
         scores = {word: s for word, s in group.scores.items() if not math.isnan(s.value)}
         pair = next((p for p in _PAIRS if p[0] in scores and p[1] in scores), None)

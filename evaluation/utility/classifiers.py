@@ -73,7 +73,7 @@ class Recipe:
     batch_size: float  # expected rows a step. Infinite means all of them.
     epochs: float  # visits of each row, on average
     learning_rate: float  # Adam's, falling to nothing
-    max_grad_norm: float = 1.0  # C, where there is a budget
+    max_grad_norm: float = 1.0  # C, if there is a budget
 
 
 @dataclass(frozen=True)

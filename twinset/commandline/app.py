@@ -384,7 +384,7 @@ def pretrain(
         licences={name: str(licence) for name, licence in stated.items()},
         decontaminate=tuple(decontaminate or ()),
     )
-    from accelerate import PartialState  # after what is wrong was said
+    from accelerate import PartialState  # after the error was reported
 
     from twinset.commandline.console import Console
     from twinset.files.environment import shell_line

@@ -76,7 +76,7 @@ class Console(Progress, AbstractContextManager["Console"]):
         self._quiet, self._is_silent = quiet, quiet and log_file is None
         self._live: tuple[RichProgress, Any] | None = None
         self._notebook = _is_jupyter() and not quiet
-        self._drawn, self._width = 0.0, 0  # when, of the line that a notebook shows and overwrites
+        self._drawn, self._width = 0.0, 0  # of a notebook's live line
         self._phase = ""
         self._began = self._last = self._spent = 0.0
         self._done = 0.0  # of the phase that is shown
@@ -202,7 +202,7 @@ class Console(Progress, AbstractContextManager["Console"]):
             if self._ahead:
                 left = self._ahead.after(phase, done, total, each)
                 done = time.monotonic() - self._run_began
-                # The time stands first, as a narrow terminal cuts the line.
+                # The time comes first, because a narrow terminal cuts the line.
                 shown, end = f"{clock(left)} left | {line}", done + left
             if self._live:
                 bar, task = self._live

@@ -168,7 +168,7 @@ PANELS: dict[str, tuple[Option, ...]] = {
 }
 _KNOBS = tuple(o for panel in PANELS.values() for o in panel if o.is_expert)
 PANELS = {t: tuple(o for o in panel if not o.is_expert) for t, panel in PANELS.items()}
-PANELS["For experts"] = _KNOBS  # behind the others
+PANELS["For experts"] = _KNOBS  # after the others
 # What commands take that run every policy themselves, and one without privacy.
 ANY_POLICY = (
     *TABLE,
@@ -207,7 +207,7 @@ def merge(given: Mapping[str, Any], file: str | Path | None) -> dict[str, Any]:
             raise InputError(unknown_option(name, f"{place}: "))
         option, values = OPTIONS[name], []
         for one in value if option.repeatable and isinstance(value, list) else [value]:
-            # of other types, a whole number may stand for a text or for any number
+            # a whole number is accepted for a text or for any number
             if type(one) is not option.kind and (type(one) is not int or option.kind is bool):
                 kinds = {str: "text", int: "a whole number", float: "a number"}
                 kind = kinds.get(option.kind, "true or false")

@@ -68,7 +68,7 @@ class Plan:
     mismatch_weight: float  # λ
     policy: tuple[str, str] = ("uniform", "sound")  # name and form of the noise policy
     highest_epsilon: float | None = None  # adaptive: of records of weight 0, and so of any
-    least_share: float = 1.0  # adaptive: c(1), of C that records of weight 1 are clipped to
+    least_share: float = 1.0  # adaptive: c(1), share of C that records of weight 1 are clipped to
     least_noise: float = 1.0  # published importance: the least that noise is multiplied by
     group_size: int | None = None  # m, records that are looked at together too
     marginal_noise: float = 0.0  # multiplier (0: not released, or there is no privacy)
@@ -317,7 +317,7 @@ def find_release_noise(
         for share in shares
     )
     if target and takes_all and any(others):
-        # Gaussian releases compose as one whose σ⁻² is the sum of theirs.
+        # Gaussian releases compose as one whose σ⁻² is the sum of their σ⁻².
         left = gaussian_noise_multiplier(target, delta) ** -2 - labels**-2
         left -= selection.noise_multiplier**-2 if selection else 0.0
         if left <= 0:

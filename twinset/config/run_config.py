@@ -29,7 +29,7 @@ LARGEST_EPSILON = 1e6  # beyond it nothing is private, and double precision cann
 ROWS = Bounds(1, 10**9)  # of a twin
 HOLD_OUT = Bounds(0, 0.5)  # share of a private table
 RECORDS = Bounds(1, 10**9)  # of a private table that is not there yet
-UNJUDGED_GUIDANCE = 0.5  # where no teacher judges rows
+UNJUDGED_GUIDANCE = 0.5  # without a teacher that judges rows
 PHYSICAL_TOKENS = 2048  # in memory at once, on a processor
 
 

@@ -13,7 +13,7 @@ TYPE_CHECKING = False  # a type checker takes it for true. `typing` itself may b
 if TYPE_CHECKING:
     from types import ModuleType
 
-# twinset lies in this folder
+# twinset is in this folder
 HOME = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 
@@ -55,7 +55,7 @@ def safe_environment(finds_twinset: bool = False) -> dict[str, str]:
     `finds_twinset` is for a process that must find this very twinset, installed or not.
     """
     paths = [HOME] * finds_twinset
-    if inherited := os.environ.get("PYTHONPATH"):  # empty entries stand for the working folder
+    if inherited := os.environ.get("PYTHONPATH"):  # empty entries mean the working folder
         paths += filter(_is_trusted, inherited.split(os.pathsep))
     safe = os.environ | {"PYTHONSAFEPATH": "1"}
     return safe | {"PYTHONPATH": os.pathsep.join(paths)} if paths or inherited else safe

@@ -56,7 +56,7 @@ class BaseModel:
     model: Any  # a transformers causal LM
     tokenizer: Any  # has an end-of-text token, and a padding token that may be the same
     name: str  # what the user called it
-    origin: str  # where it came from, fit for a ledger: holds no path of this machine
+    origin: str  # its origin, for a ledger: contains no path of this machine
     licence: str  # as its source states it, else "unknown"
     weights: str = ""  # SHA-256 of its numbers in float32, as loaded. Empty for another dtype
 
@@ -295,7 +295,7 @@ class ModelFiles:
     folder: Path
     name: str  # what the user called the model
     weights: tuple[str, ...]  # names of its safetensors files
-    others: tuple[str, ...]  # names of all else that is read
+    others: tuple[str, ...]  # names of all other files that are read
 
     @classmethod
     def of(cls, folder: Path, name: str) -> ModelFiles:
@@ -339,7 +339,7 @@ class ModelFiles:
                     "nothing else; fetch the model again"
                 )
 
-        # What a link leads to becomes part of the model, so it must stay in the folder. The hub's
+        # The target of a link becomes part of the model, so it must stay in the folder. The hub's
         # cache keeps files under `blobs` and links to them under `snapshots`.
         homes = [folder.resolve()]
         if homes[0].parent.name == "snapshots":

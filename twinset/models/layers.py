@@ -70,7 +70,7 @@ def copy_in(model: Any, dtype: torch.dtype) -> Any:
 # --- whether units keep apart -------------------------------------------------------------------
 
 SUM_ROUNDING = 1e-4  # of C: sums are float32, and their order is the batch's
-LITTLE = 1e-9  # of C: what others may add where one unit's part of the sum is looked at
+LITTLE = 1e-9  # of C: largest effect of others when one unit's part of the sum is measured
 
 
 class BatchShape(NamedTuple):
@@ -109,7 +109,7 @@ def batch_interference(
     def clipped(ids: Tensor, one: int, units: int) -> tuple[Tensor, Tensor]:
         """Return norms, and the sum to which all units (B, K, T) but one add next to nothing."""
         mask = torch.ones_like(ids, dtype=torch.bool)
-        mask[:, :, : max(1, ids.shape[2] // 4)] = False  # as behind a prompt
+        mask[:, :, : max(1, ids.shape[2] // 4)] = False  # as after a prompt
         limits = torch.full((len(ids),), LITTLE * engine.max_grad_norm)
         limits[one] = engine.max_grad_norm
         engine.zero()
@@ -122,7 +122,7 @@ def batch_interference(
         units, per_unit, tokens = shape = waiting.popleft()
         ids = torch.randint(vocabulary, (2 * units, per_unit, tokens), generator=generator)
         order = torch.randperm(units, generator=generator)[: units - units // 3]  # who stays, where
-        others = order[: units // 3]  # whose place a stranger takes
+        others = order[: units // 3]  # replaced by another unit
         second = torch.where(torch.isin(order, others), order + units, order)
         stays = second < units
         try:

@@ -28,7 +28,7 @@ for _module in pkgutil.iter_modules(__path__):
     if _module.name != "detection":  # it is no policy, and loads more
         import_module(f"{__name__}.{_module.name}")
 
-if TYPE_CHECKING:  # a type checker knows the policies that come along
+if TYPE_CHECKING:  # a type checker knows the packaged policies
     from twinset.policies.adaptive import AdaptiveOptions
     from twinset.policies.importance import ImportanceOptions
 

@@ -267,7 +267,7 @@ class Own:
         self.name = name
         module, _, function = name.partition(":")
         added = [] if os.getcwd() in sys.path else [os.getcwd()]
-        sys.path.extend(added)  # last: a file there must not take the place of what is installed
+        sys.path.extend(added)  # last: a file there must not replace an installed module
         try:
             self._function: Any = getattr(importlib.import_module(module), function)
         except Exception as error:

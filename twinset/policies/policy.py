@@ -140,7 +140,7 @@ class NoisePolicy:
     theorem: ClassVar[Theorem] = UNIFORM
     options: ClassVar[type[PolicyOptions]] = PolicyOptions
     weighs: ClassVar[bool] = False  # the base model reads and weighs texts before the first step
-    needs_steps: ClassVar[bool] = True  # its options mean nothing where no step is taken
+    needs_steps: ClassVar[bool] = True  # its options have no effect without steps
     # Those of the phases before its own, each of which goes through all steps. They have a theorem
     # of their own, and read masked texts or add no noise. The plan counts its own releases alone.
     before: ClassVar[tuple[type[NoisePolicy], ...]] = ()

@@ -52,7 +52,7 @@ class PretrainConfig(Checked):
     prompts: tuple[str, ...] = ()
     shares: Mapping[str, float] = field(default_factory=dict)
     licences: Mapping[str, str] = field(default_factory=dict)
-    decontaminate: tuple[Path, ...] = ()  # files that share no long run of words with what is read
+    decontaminate: tuple[Path, ...] = ()  # files to keep out of the corpus
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -46,7 +46,7 @@ class Corpus:
     """Documents, and the files they came from."""
 
     sources: list[dict[str, Any]]  # what the card says about each file
-    documents: list[str]  # (D,) texts, some behind a prompt
+    documents: list[str]  # (D,) texts, some after a prompt
     keys: np.ndarray  # (D,) hashes of the texts alone: which are the same, which are held out
     repeated: int  # documents that were left out because they occur again
 
@@ -78,7 +78,7 @@ def read_corpus(
     paths: Sequence[Path],  # text files, tables, or folders of them
     *,
     text: str = "text",  # column of a table's texts
-    prompts: Sequence[str] = (),  # with `{column}` where a value goes
+    prompts: Sequence[str] = (),  # with `{column}` as placeholders
     shares: Mapping[str, float] | None = None,
     licences: Mapping[str, str] | None = None,
 ) -> Corpus:

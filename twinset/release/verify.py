@@ -53,7 +53,7 @@ class VerificationReport:
         rows: number of the twin's rows.
         witness: ε of the same events by Opacus' PRV accountant, which shares no code with ours.
             None if nothing is guaranteed, or if it does not cover the numbers.
-        checked: what was checked, one line each.
+        checked: the checks that passed, one line each.
         cannot_show: what no such check can show, one line each.
     """
 

@@ -51,7 +51,7 @@ from twinset.training.loop import KeepState
 CHECKPOINTS, STATE, FACTS = "checkpoints", "state.pt", "facts.json"
 MARGINALS, JOURNAL = "marginals.npz", "journal.jsonl"
 CHECKPOINT_SECONDS = 180.0
-KEPT = 2  # checkpoints: if the newest is damaged later, there is one more
+KEPT = 2  # checkpoints: one more, in case the newest gets damaged
 BEGIN_AGAIN = f"`overwrite=True` deletes the run and starts a new one, and {SPENT}"
 
 
@@ -88,9 +88,9 @@ class Checkpoints:
     def __init__(
         self,
         folder: Path,  # private to its owner
-        steps: int,  # T, of each phase
+        steps: int,  # T for each phase
         phases: int,  # only in the last one steps spend ε
-        progress: Progress,  # is notified of what is damaged
+        progress: Progress,  # receives notes on damage
         accept_spend: bool = False,  # take released steps again, and count both
         on_kept: Callable[[], object] = lambda: None,  # called when it can be resumed from here
         is_resumed: bool = False,  # there must be something to resume from
@@ -277,7 +277,7 @@ class Journal:
                 process, first, last = found["process"], found["begun"], found["reached"]
                 if not re.fullmatch("[0-9a-f]{16}", process):
                     raise ValueError("no name of a process")
-                range(first, last)  # refuses what is no whole number
+                range(first, last)  # refuses values that are not whole numbers
             except DAMAGED:
                 raise InputError(
                     f"{path.name}, line {number}: is damaged, so what was spent is not known; "

@@ -50,7 +50,7 @@ from twinset.table.read import write_frame
 from twinset.table.templates import kinds_of_text
 from twinset.training.distributed import process_group
 
-PROMPT_TOKENS = 16  # of the longest prompt, if there is no table whose labels would say
+PROMPT_TOKENS = 16  # of the longest prompt, if there is no table to take labels from
 
 
 @in_turn
@@ -94,7 +94,7 @@ def generate(
                 )
             checkpoints = folder.internal / UNFINISHED / CHECKPOINTS
             for ledger in (folder.model / LEDGER, *sorted(checkpoints.glob(f"*/{LEDGER}"))):
-                check_file_format(ledger)  # what is resumed was written in this format
+                check_file_format(ledger)  # format of runs that can be resumed
             with process_group(config.speed.processes) as run.group:
                 if asked is not None:
                     check_twin_output(source, paths)

@@ -78,7 +78,7 @@ class Workload:
     ) -> Phases:
         """Return the run's phases, given a speed from `measure_step`."""
         privacy, training = config.privacy, config.training
-        each = (1 + self.most_records) / 2  # records of a unit, supposed: half of what it may have
+        each = (1 + self.most_records) / 2  # assumed records of a unit: half of the maximum
         # A gradient takes three passes over each of a record's sequences, reading takes one.
         reading = record_seconds / (3 * (1 + MismatchLoss.from_plan(plan, training).count))
         row = WRITING * reading
@@ -188,11 +188,11 @@ def measure_step(
     loss = MismatchLoss.from_plan(plan, config.training)
     sequences, length = 1 + loss.count, padded(tokens, span)
     units = units_at_once(config.speed, plan.batch_size, sequences * length)
-    generator = torch.Generator().manual_seed(0)  # what a run draws does not depend on a probe
+    generator = torch.Generator().manual_seed(0)  # a run's draws do not depend on a probe
     shape = units * sequences, length
     ids = torch.randint(base.model.config.vocab_size, shape, generator=generator)
     mask = torch.zeros_like(ids, dtype=torch.bool)
-    mask[:, max(1, tokens // 4) : tokens] = True  # the text, behind a prompt
+    mask[:, max(1, tokens // 4) : tokens] = True  # the text, after a prompt
     processes = config.speed.processes
     threads = max(1, (os.cpu_count() or 1) // processes)
     dtype, execution = choose_execution(config)

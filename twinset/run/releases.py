@@ -57,7 +57,7 @@ from twinset.table.tokenization import prompt_tokens, text_budget
 OWNERS_AT_ONCE = 10_000  # drawn together: each owner's records take memory
 FEWEST_RECORDS = 200  # that a prompt is chosen by
 FEWEST_PRODUCT = 1000.0  # of records and ε: below, noise would choose (tuning.md)
-FAVOUR = 2 * math.log(1000)  # of the usual prompt: another one must be 1,000 times as likely
+FAVOUR = 2 * math.log(1000)  # of the default prompt: another must be 1,000 times as likely
 
 WHO_DECLARED = {
     OWNER: "declared by the owner",

@@ -50,7 +50,7 @@ class Source:
     _: KW_ONLY
     drop_empty: bool = False  # leave out all rows without text or label, not only a few
     prompt: Template | str | Path | None = None  # a name, a `.toml` file or the prompt itself
-    owner: str | None = None  # column that says whose a record is (None: records are protected)
+    owner: str | None = None  # column with the owner of a record (None: records are protected)
     labels: LabelRules = LabelRules()  # which label values are public
     delimiter: str | None = None  # of a CSV (None detects it)
     encoding: str | None = None  # of a file of text (None detects it)
@@ -187,7 +187,7 @@ def ending_of(path: str | Path) -> str | None:
 class Run:
     """The state of one run. It serves one fine-tuning, because that changes the base model."""
 
-    config: RunConfig  # `plan` settles what the options leave to N
+    config: RunConfig  # `plan` settles options that depend on N
     source: Source
     rows: RowsRequest | None = None  # as asked for (None: no twin is written)
     paths: OutputPaths = OutputPaths()
@@ -206,18 +206,18 @@ class Run:
     selection: LabelSelection | None = None  # planned (None: all values are declared)
     # selected values by column, and their noisy counts (None: nothing was released)
     selected: dict[str, dict[LabelValue, int]] | None = None
-    template: Template = field(init=False)  # `count` may choose another one of `candidates`
+    template: Template = field(init=False)  # `count` may choose another of the `candidates`
     counts: dict[Combination, int] | None = None  # rows by label (None: in proportion to records)
     # set by `plan`
     plan: Plan = field(init=False)
-    scale: WeightScale | None = None  # public, of privacy weights
-    candidates: tuple[Template, ...] = ()  # one of which counts choose
+    scale: WeightScale | None = None  # public scale of privacy weights
+    candidates: tuple[Template, ...] = ()  # the counts choose one of them
     phases: tuple[tuple[str, float], ...] = ()  # parts of the run and their seconds, if measured
     rows_seconds: float | None = None  # fixed before private text is read (None: no limit)
     checkpoints: Checkpoints | None = None  # set by `generate`
     # set by `count`
     resumed: ResumeState | None = None  # None: the run begins
-    units: Units = field(init=False)  # whose records are protected together
+    units: Units = field(init=False)  # which records are protected together
     ledger: Ledger = field(init=False)
     tokens: TokenisedRecords = field(init=False)  # cut to the longest text
     label_counts: dict[Combination, int] = field(init=False)  # noisy
@@ -274,7 +274,7 @@ class Result:
     """What a command made."""
 
     guarantee: Guarantee  # of everything it made, taken together
-    run: Path | None = None  # the run folder, where one was made
+    run: Path | None = None  # the run folder, if any
     twin: Path | None = None  # the twin's file (None where only a model was trained)
     rows: int = 0  # of the twin
 

@@ -28,7 +28,7 @@ from twinset.privacy.statement.wording import SPENT
 
 # How open each part is. A file written by `atomic` is as open as the folder it is in.
 PARTS = {"share": 0o755, "model": 0o755, "internal": 0o700}
-SETTINGS = "config.json"  # in `internal/`: what the run is made from
+SETTINGS = "config.json"  # in `internal/`: the run's inputs
 RESUMABLE = ".unfinished"  # a file in a folder under construction that can be resumed
 # Settings that do not affect training may differ in a resumed run. Inputs are compared by hash.
 MAY_DIFFER = ("speed", "sampling", "rows", "reading")
@@ -167,7 +167,7 @@ class RunFolder:
                     stack.enter_context(hold_lock(final))
                     for hidden in (partial, aside):
                         check_own(hidden)
-                    # Mend what a killed run left. No living run owns it: this one has the lock.
+                    # Repair what a killed run left. This one has the lock, so it has no owner.
                     settle_older()
                     clear_unfinished()
                     check_free(final, overwrite, resume)  # again: it may hold an older run by now

@@ -207,7 +207,7 @@ def plan(run: Run) -> None:
         units = len(records.units(run.config))
         began_with = begun[0] if begun else None
         run.config = config = settled(run.config, units, began_with, run.selection)
-        # refuses prompts that do not fit, and what the policy cannot work with
+        # refuses prompts that do not fit, and options that the policy cannot work with
         span = attention_span(run.base.model)
         text_budget(find_prompts(run), span, config.training.max_tokens)
         asked = sized(config, *begun) if begun and config.training.is_timed else config
@@ -354,7 +354,7 @@ def train(run: Run) -> None:
 def teach(run: Run) -> None:
     """Build the sampler with the tilt that the counts call for, and a private teacher."""
     with timed(run, "teach"):
-        if run.candidates:  # of what is released, nothing is shown before it is kept
+        if run.candidates:  # releases are kept before they are shown
             pattern = run.template.pattern
             run.progress.say(f'the prompt was "{pattern}", nearest to the words that were counted')
         trained = run.trainer.model
@@ -364,7 +364,7 @@ def teach(run: Run) -> None:
         # one for each row of one token (`at::matmul` folds such rows only with gradients).
         trained = trained.requires_grad_(True).to(run.trainer.dtype)
         run.model = model = build_twin_model(run, trained)
-        give_memory_back(model.model.device)  # what a step needed is more than rows do
+        give_memory_back(model.model.device)  # a step needed more memory than rows do
         if run.marginals is not None:
             model.lengths = TextLengths.from_counts(run.marginals)
             rows = reference_rows(model, run.progress)
@@ -547,7 +547,7 @@ def weigh_records(run: Run, batches: list[np.ndarray]) -> Tensor | None:
         found[has] = known.to(found)
         return found
 
-    # the ledger's scale: what is stated is what is used
+    # the ledger's scale, so that the stated scale is the used one
     return policy.privacy_weights(len(run.units), drawn, nats, run.ledger.weight_scale)
 
 

@@ -58,7 +58,7 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
         InputError: the table has no such label, a number is invalid, a column is missing, or no
             row is requested.
     """
-    asked: list[tuple[Combination, object, str]] = []  # labels, their number, and where it stands
+    asked: list[tuple[Combination, object, str]] = []  # labels, number, place of the entry
     known, each, path = schema.spelled, request.per_label, request.plan_file
     if path is not None:
         frame = read_frame(path)

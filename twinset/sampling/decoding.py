@@ -31,7 +31,7 @@ WINDOWS = ("sliding_window", "window_size")  # names of the attention window in 
 # bfloat16 the processor's library writes code: 0.7 MB that stay in memory.
 SLOTS_TOGETHER, COLUMNS_TOGETHER = 8, 16
 UNUSED = 32  # columns that are read for nothing before the cache is made narrower
-PROMPTS_KEPT, PROMPTS_SHARE = 256, 0.1  # prompts whose states stay, and their share of the memory
+PROMPTS_KEPT, PROMPTS_SHARE = 256, 0.1  # kept prompts, and their share of the memory
 COMPARED = 2  # replays of each recording that are compared with the step itself
 
 # Keys and values of every layer for one prompt, (1, H, T, d) each.
@@ -57,7 +57,7 @@ class Request:
         None  # (V,) for logits of tokens that it does not have yet, except the end
     )
     ending: Ending | None = None  # None: it ends where the model ends it
-    ids: list[int] = field(default_factory=list)  # what is written so far
+    ids: list[int] = field(default_factory=list)  # tokens written so far
     # For each prompt the token that is read next, and that token's position.
     reads: list[tuple[int, int]] = field(default_factory=list)
 
@@ -376,7 +376,7 @@ class TokenStep:
         """
         if not self.in_use:
             return self.compute(ids, at)
-        # A recording belongs to these columns, and to where keys and values lie.
+        # A recording belongs to these columns, and to the addresses of keys and values.
         place = (self._cache.columns, *(x.data_ptr() for kept in self._cache.kept for x in kept))
         recording = self.recordings.get(place)
         is_sure = recording is not None and recording.compared == COMPARED

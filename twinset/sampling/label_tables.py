@@ -17,11 +17,11 @@ from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, on_simp
 from twinset.table.schema import Combination, Schema
 
 LARGEST, SPACING = 2.5, 0.1  # of λ and log-odds, and of the values that are tried
-PRIOR = 1.0  # standard deviation of λ: what is not known stays near 0
+PRIOR = 1.0  # standard deviation of λ: without evidence it stays near 0
 ODDS_PRIOR = 0.3  # standard deviation of log-odds: noise alone is to say nothing (tuning.md)
 RAREST = 1e-9  # texts that are expected to have a token, at least
 FEWEST = 0.5  # texts that are taken to have a token: counts with noise may be below 0
-CLEAR = 3.0  # standard deviations of noise: a token counted in more texts stands clear of it
+CLEAR = 3.0  # standard deviations of noise: a token with a larger count is above the noise
 
 
 @dataclass(frozen=True)

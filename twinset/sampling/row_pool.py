@@ -26,7 +26,7 @@ Draw = Callable[[int], Any]  # number of a group → its rows
 # Number of a group, latest moment to begin → its rows, or None if it is too late.
 Worker = Callable[[int, float], Any]
 
-_draw: Draw | None = None  # in a worker: what it draws with
+_draw: Draw | None = None  # in a worker: the function that draws
 
 
 @contextmanager

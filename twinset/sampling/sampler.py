@@ -36,7 +36,7 @@ UNUSABLE, FILTERED, UNFINISHED, DENIED = "unusable", "filtered", "unfinished", "
 COUNTED = (FILTERED, UNFINISHED, DENIED)  # fields of a row
 READ_TOGETHER = 32  # rows that the teacher is asked about together
 OVERTIME = 16  # tokens, or half its own length, in which a row's last sentence must end
-LEAST_LEFT = 0.5  # of a text's characters, where it is cut
+LEAST_LEFT = 0.5  # of a text's characters, if it is cut
 LOOKED_BACK = 16  # tokens that suffice to recognise the end of a sentence
 
 _CLOSING = re.compile(r"""[.!?…。！？]["'”’»)\]」』]*$""")

@@ -31,7 +31,7 @@ from twinset.table.templates import Template
 
 REFERENCE_ROWS = 256  # at most, to find the tilt and scale hidden states: no more than units
 WEIGHT_ROWS = 64  # of the base model, by which tokens are weighed before they are counted
-PROMPT_ROWS, OPENING = 32, 48  # behind each prompt that one is chosen from, and their tokens
+PROMPT_ROWS, OPENING = 32, 48  # after each candidate prompt, and their tokens
 WEIGHT_PHASE, REFERENCE_PHASE = "rows of the base", "reference rows"  # as progress calls them
 PROMPT_PHASE, READ_PHASE, FIT_PHASE = "prompts tried", "rows read again", "words fitted"
 UNTILTED = SamplingConfig(guidance=0.0, tilt=0.0)
@@ -40,7 +40,7 @@ SWEEPS = 4  # over all label values
 COMMON = 0.01  # a more common token counts for less, as its count is known anyway
 RARE = 0.003  # a rarer one counts for less, as no affordable noise would leave its count readable
 LEAST = 0.25  # of a rare one: private texts may have it more often than a model expects
-TOKENS_TOGETHER = 64  # of a row, whose chances are computed at once
+TOKENS_TOGETHER = 64  # of a row, whose probabilities are computed at once
 
 Rows = Mapping[Combination, list[list[int]]]  # token ids, by label
 

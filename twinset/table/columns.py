@@ -234,7 +234,7 @@ class Picked(Sequence[Cell]):
     ['c', 'a', 'a']
     """
 
-    items: Any  # what has one at each place: a list, or an array of pandas or of Arrow
+    items: Any  # a list, or an array of pandas or Arrow
     places: Any  # (n,) of those that are meant
     change: Callable[[Any], Cell] | None = None  # made to each item when it is looked at
 

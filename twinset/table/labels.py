@@ -36,14 +36,14 @@ from twinset.table.columns import (
 from twinset.table.schema import CONTROL, ORDERED, LabelValue, Schema, plain
 from twinset.table.templates import PromptFile, fitting_words
 
-# Who says what values there are: the owner, a prompt's words, noisy counts, or the table as it is.
+# Who says which values there are: the owner, a prompt's words, noisy counts, or the table.
 OWNER, PROMPT, SELECTED, TABLE = "owner", "prompt", "selected", "table"
 
 SHORTEST = 4  # letters of values that one letter may tell apart: "b" and "c" are grades
 MOST_VALUES = 100
 MOST_SHOWN = 5  # row numbers
 LONGEST_PROPOSAL = 200  # characters of all values
-_CONVERTED = ("date", "time", "period", "decimal", "duration")  # dtypes whose values are changed
+_CONVERTED = ("date", "time", "period", "decimal", "duration")  # dtypes with modified values
 _DROP = "`drop_undeclared=True`"
 _MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True`, "
 
@@ -61,8 +61,8 @@ class LabelRules:
     # Take values that differ from a public one by case, blanks or one letter for that. Of values
     # that are selected, those that differ by case and blanks alone become the most frequent one.
     merge: bool = False
-    drop: bool = False  # rows whose value is not declared, instead of refusing them
-    prompt: PromptFile | None = None  # its words for values declare them, where they fit
+    drop: bool = False  # leave out rows with an undeclared value, instead of refusing them
+    prompt: PromptFile | None = None  # its words for values declare them, if they fit
     whose: Mapping[str, str] = field(default_factory=dict)  # who declared, if not the owner
 
     def __post_init__(self) -> None:
@@ -448,7 +448,7 @@ def dtype_name(column: pd.Series, values: Sequence[LabelValue]) -> str:
         stated = facts.types.get(str(column.name), stated)
     if not stated or stated.startswith(_CONVERTED) or (stated == "object" and own != "str"):
         return own
-    with suppress(ValueError, TypeError, OverflowError):  # what is declared may not fit
+    with suppress(ValueError, TypeError, OverflowError):  # declared values may not fit
         if widened(pd.Series(list(values), dtype=stated)).tolist() == list(values):
             return stated
     return own

@@ -83,7 +83,7 @@ class _Unfolding:
             cells.indices.validate(full=True)
             values, sizes = self._dictionary(name, cells.dictionary)
             self._count(max(rows, pc.sum(sizes.take(cells.indices)).as_py() or 0))
-            # labels stay what they are, and all batches may have the same ones
+            # labels stay unchanged, and all batches may have the same ones
             if len(values) <= MOST_COMBINATIONS and values.nbytes <= SMALL:
                 return cells
             if kind.ordered:
@@ -346,11 +346,11 @@ def read_excel(
             if sheet is None and len(names) > 1:
                 notes.append(f"read the first of {len(names)} sheets (`split` names another)")
             page = book[sheet or names[0]]
-            page.reset_dimensions()  # what the file says of its size, which may be anything
+            page.reset_dimensions()  # the size stated in the file, which may be anything
             some: dict[str, list[Any]] = {}  # by column, the cells of the next piece
             looked_at = 0
             for values in page.iter_rows(values_only=True):
-                # a file of which this many cells can be is mostly gaps
+                # a file with room for this many cells is mostly gaps
                 looked_at += max(len(values), len(some))
                 if looked_at > max(MOST_REPEATED, 10 * size):
                     raise InputError(

@@ -81,7 +81,7 @@ _ENCODINGS = (
     *("cp932", "gb18030", "big5", "cp949", "mac_roman"),
 )
 _WIDE_UNITS = ("utf-16", "utf-32", "utf_16", "utf_32")
-_SURE = 0.2  # of what a language's letters are to be like, from 0 to 1
+_SURE = 0.2  # likeness of the letters to a language's, from 0 to 1
 _TEXT = pa.large_string()
 _DAMAGED = re.compile("[\udc80-\udcff]")  # bytes that are escaped
 _HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
@@ -286,7 +286,7 @@ def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
     names: list[str] = []
     some: list[list[str]] = []  # rows of the next piece
     line, known = 0, list[set[str]]()  # by column, its first distinct cells
-    doubtful: list[tuple[str, list[dict[int, str]]]] = []  # rows whose lines may be rows
+    doubtful: list[tuple[str, list[dict[int, str]]]] = []  # rows that one line may be
     while True:
         limit = csv.field_size_limit(MOST_CELL)  # of the process: put back before others may read
         try:
@@ -393,7 +393,7 @@ def _json_items(
             if after != ("}" if array[1] else "") or (between and between[1]):
                 yield "", None
             return
-        # a comma stands between two items, and nowhere else
+        # a comma is between two items, and nowhere else
         if at < len(rest) and (not between or bool(between[1]) == is_first):
             yield "", None
         try:

@@ -62,8 +62,8 @@ from twinset.table.schema import CONTROL, Attribute, Combination, LabelValue, Sc
 from twinset.table.templates import PLACEHOLDER, fill, placeholders
 
 FEW = 20  # one row in this many may lack something, and is left out
-LOST = "\ufffd"  # the character that stands for one
-JOINED = "text"  # what the twin calls joined columns
+LOST = "\ufffd"  # replaces a lost character
+JOINED = "text"  # the twin's name for joined columns
 _LOST = f"{LOST} for characters that were lost"
 _WRITABLE = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
 # Characters that are not drawn: format and control characters (no blanks), variation selectors,
@@ -224,7 +224,7 @@ def with_joined_text(
             rows = [
                 dict(zip(used, row, strict=True)) for row in zip(*written.values(), strict=True)
             ]
-            # an empty text where all its parts are blank: its literals say nothing
+            # an empty text if all its parts are blank: its literals say nothing
             joined = [
                 fill(text, r).strip() if any(map(str.strip, r.values())) else "" for r in rows
             ]

@@ -21,7 +21,7 @@ from twinset.files.import_path import find_folder
 from twinset.files.limits import SMALL, read_text
 from twinset.table.schema import Combination, Schema, plain
 
-GENERIC, _ALL = "generic", " with {attributes}"  # which stands for all of a table's
+GENERIC, _ALL = "generic", " with {attributes}"  # which means all of a table's columns
 
 # A placeholder is a column name between braces, looked up as it stands. `str.format` is never used:
 # its attribute access, indices and conversions have no meaning here, and column names may hold any
@@ -40,7 +40,7 @@ class PromptFile:
     """A template as written, before it is fitted to a table."""
 
     name: str  # the built-in's name, the file, or "`prompt`"
-    pattern: str  # the prompt, with `{column}` where a value goes
+    pattern: str  # the prompt, with `{column}` as placeholders
     # By attribute, either the words for single values (each value must exist in the table), or a
     # list of scales, of which the first that fits the table's values is used.
     wording: Mapping[str, Words | Sequence[Words]] = field(default_factory=dict)
@@ -51,9 +51,9 @@ class PromptFile:
 class Template:
     """A prompt template that fits one schema. Every combination has its own prompt."""
 
-    name: str  # where it came from
-    pattern: str  # the prompt, with `{column}` where a value goes
-    wording: Mapping[str, Words]  # by attribute and plain value, words that stand for it
+    name: str  # its source
+    pattern: str  # the prompt, with `{column}` as placeholders
+    wording: Mapping[str, Words]  # words for each attribute and plain value
     attributes: tuple[str, ...]  # names of the label columns, in the schema's order
 
     def render(self, combination: Combination) -> str:
@@ -168,7 +168,7 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
     for attribute in schema.attributes:
         meant = written.wording.get(attribute.name, {})
         values = list(map(plain, attribute.values))
-        if not isinstance(meant, Mapping):  # scales, of which the first that fits is meant
+        if not isinstance(meant, Mapping):  # scales, of which the first that fits is used
             scale = fitting_words(meant, set(values))
             meant = {key: word for key, word in scale.items() if key in values}
         for unknown in (value for value in meant if value not in values):
@@ -224,7 +224,7 @@ def candidate_templates(schema: Schema) -> list[Template]:
         for file in files:
             words = [set(dict(scale).values()) for scale in _scales(file.wording)]
             known = words or [set(each) for each in file.example_values.values()]
-            if len(placeholders(file.pattern)) == 1 and values in known:  # read well as they are
+            if len(placeholders(file.pattern)) == 1 and values in known:  # read well unchanged
                 own = PLACEHOLDER.sub(f"{{{named[0]}}}", file.pattern)
                 fitting.append(PromptFile("`prompt`", own))
     written = [replace(generic, pattern=generic.pattern.replace(kinds[0], k)) for k in kinds]

@@ -31,7 +31,7 @@ from twinset.table.records import Records
 from twinset.table.schema import Combination
 from twinset.table.templates import Template, wrong_combinations
 
-SHORTEST_TEXT = 8  # tokens that must fit behind the longest prompt
+SHORTEST_TEXT = 8  # tokens that must fit after the longest prompt
 TEXTS_AT_ONCE = 1000  # tokenised together, and rows of a batch of Arrow's
 TOKENS, FACTS = "tokens.arrow", "facts.json"
 _SHORTEST_STEP = 16  # tokens
@@ -73,7 +73,7 @@ class TokenisedRecords:
     prompts: dict[Combination, list[int]]  # ids
     truncated: int  # texts that were cut (private: `internal/` only)
     context: int  # longest row the model reads
-    folder: Path | None = None  # where they are kept. None: in memory
+    folder: Path | None = None  # where they are kept (None: in memory)
 
     def __len__(self) -> int:
         return len(self.texts)

@@ -31,7 +31,7 @@ from twinset.privacy.clipping import ClippingEngine, Scale, UnitReport
 from twinset.progress import Count, Progress
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 
-# Half a physical batch of each padded length is filler. A step's records lie in about eight of
+# Half a physical batch of each padded length is filler. A step's records have about eight of
 # these lengths, so this many physical batches of its expected size keep the filler to about a
 # quarter. A product is then still large enough for its fixed cost. On a GPU that takes many more.
 FEWEST_BATCHES, GPU_FEWEST_BATCHES = 16, 2

@@ -57,7 +57,7 @@ class StepContext:
     # units' numbers → the records of each that take part. By default one of the same number
     records_of: RecordsOf = lambda units: [[unit] for unit in units.tolist()]
     resume_state: dict[str, Any] | None = None  # what `checkpoints` was given
-    checkpoints: KeepState = lambda step, state, is_end: None  # keeps what may be resumed from
+    checkpoints: KeepState = lambda step, state, is_end: None  # saves the state for resuming
     group: ProcessGroup | None = None  # processes that form each sum (None: this one alone)
 
 

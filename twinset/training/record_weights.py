@@ -44,7 +44,7 @@ def fit_scale_on_tables(
     text: str,  # their text column
     config: RunConfig,  # base model, longest text and seed
     rows: int,  # most texts of each table, drawn by the seed
-    origin: str | None,  # what they are, for ledger and card (None names the tables)
+    origin: str | None,  # a description for ledger and card (None names the tables)
     progress: Progress,
 ) -> WeightScale:
     """Fit the constants, so that a tenth of the public texts has weight 0 and a tenth weight 1.

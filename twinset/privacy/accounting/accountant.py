@@ -58,7 +58,7 @@ _EXCESS = 0.005  # T h² over that bound (a grid of h adds at most h² / 8 to th
 # T h² log(1 / δ) over that bound's square: h adds at most h² / 4 to the variance of a step's loss,
 # and of a sum like a normal one ε² is about 2 log(1 / δ) variances.
 _SPREAD = 0.005
-_FLOAT = 5e-16  # relative error of what is computed in double precision
+_FLOAT = 5e-16  # relative error of computations in double precision
 # Of a transform to the power of the steps, over steps, log2 of its size and the root of size times
 # squared masses: 25 times the largest error seen in tails of binomial distributions.
 _TRANSFORM_ERROR = 1e-17
@@ -149,7 +149,7 @@ def _steps(events: Sequence[Event], weight: float = 0.0) -> list[Step] | None:
             case GaussianRelease(noise_multiplier) | LabelSelection(noise_multiplier):
                 steps.append((noise_multiplier, 1.0, 1))
             case NonPrivateAccess() | MaskedAccess():
-                is_covered = False  # but an unknown event behind it must still raise
+                is_covered = False  # but an unknown event after it must still raise
             case _:
                 raise TypeError(f"{type(event).__name__} is not an event this accountant knows")
     return steps if is_covered else None

@@ -14,7 +14,7 @@ from typing import Any
 SMALLEST, LARGEST = 1e-6, 1e100  # noise multipliers
 MOST_STEPS = 2**53
 
-# What a run may release once, as its `GaussianRelease` says.
+# One-time releases of a run, as named in its `GaussianRelease`.
 LABEL_COUNTS, TOKEN_MARGINALS, TEACHER = "label counts", "token marginals", "teacher"
 
 
@@ -149,10 +149,9 @@ class LabelSelection(_Checked):
     def delta(self, units: int = 1) -> float:
         """Return the δ that it costs to `units` units together, rounded up.
 
-        They have at most Am values each that no other unit has. The noisy count of such a value is
-        at most m + noise, where m counts the records of all these units. p is at most the sum of
-        the probabilities that such a count, rounded to a whole number, reaches τ. The cost is p /
-        (1 - p).
+        Together they have at most Am values that no other unit has, where m counts the records of
+        all of them. The noisy count of such a value is at most m + noise. p is at most the sum of
+        the probabilities that such a count, rounded, reaches τ. The cost is p / (1 - p).
 
         >>> round(LabelSelection(2.0, 12, 1, 1).delta(), 9)
         7.6e-08

@@ -180,7 +180,7 @@ class UnitClipping:
         self._uses: dict[int, list[ParameterUse]] = {}  # of the physical batch
         self._units, self._shape = 0, torch.Size()  # B and (B·K, T). With 0 the hooks keep nothing
         self._sums = [torch.empty_like(p, dtype=accumulation_dtype(p)) for p in self.parameters]
-        self._undefined = True  # what the sums hold (the first addition overwrites it)
+        self._undefined = True  # whether the sums are unset (the first addition writes)
         self._layers: list[nn.Module] = []  # those that keep only their inputs
         if execution.gradient_checkpointing:
             self.checkpoint_layers()
@@ -312,7 +312,7 @@ class UnitClipping:
             limit[:real] = limits.double()
         self._workspace.left = self._execution.kept_bytes
         self._uses = {id(p): [] for p in self.parameters}
-        self._units, self._shape = units, shape  # hooks keep what they see from now on
+        self._units, self._shape = units, shape  # hooks keep tensors from now on
         try:
             with repeatable_kernels(self._sums[0]):
                 with torch.enable_grad():

@@ -34,7 +34,7 @@ FORM_ANYWAY = 1.0  # here forming is cheaper even where the gradient cannot be k
 CANCELLATION = 1e-4
 
 
-Kept = slice | Tensor  # numbers of the units whose weight is not zero (a slice where all are)
+Kept = slice | Tensor  # numbers of the units with a nonzero weight (a slice if all have one)
 
 
 def accumulation_dtype(*tensors: Tensor) -> torch.dtype:

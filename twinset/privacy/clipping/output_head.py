@@ -109,7 +109,7 @@ class HeadUse:
     def __post_init__(self) -> None:
         """Reserve memory for all of Q if it will be used and there is enough, else for a window."""
         self.piece = min(PIECE, self.room)  # tokens in one product
-        # Tokens whose logits are passed over together. On a GPU that is a whole piece.
+        # Number of tokens whose logits are processed together. On a GPU that is a whole piece.
         self._rows = max(1, CACHED // len(self.weight)) if self.weight.is_cpu else PIECE
         dtype = accumulation_dtype(self.hidden)
         self._whole = self.trained and self.workspace.reserve(self.room * len(self.weight), dtype)
@@ -201,7 +201,7 @@ class HeadUse:
         last = self.offsets[-1]
         per_token = weights.to(total.dtype).repeat_interleave(lengths)
         per_token = self.token_weights[:last] * per_token
-        # Spans of tokens that cover all units whose weight is not zero, and no other unit.
+        # Spans of tokens that cover exactly the units with a nonzero weight.
         if isinstance(kept, Tensor):
             spans = [self.offsets[unit : unit + 2] for unit in kept.tolist()]
         else:

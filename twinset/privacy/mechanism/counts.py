@@ -166,7 +166,7 @@ def proportional_rows(noisy_counts: Sequence[float], rows: int) -> tuple[int, ..
     return tuple(shares)
 
 
-# -- what is counted of a text ---------------------------------------------------------------------
+# -- the counted parts of a text -----------------------------------------------------------------
 
 SHORTEST, BINS = 4, 14  # tokens at which the second bin begins (bins of texts that end)
 
@@ -365,7 +365,7 @@ def release_token_marginals(
         number += 1
         if not texts:
             continue
-        parts: list[tuple[np.ndarray, np.ndarray]] = []  # places in the vector, what is added there
+        parts: list[tuple[np.ndarray, np.ndarray]] = []  # places in the vector, and summands there
         for ids, own in texts:
             tokens, share = weights.of(ids)
             starts = zip(offsets, shapes, own, strict=False)  # of each attribute's own value

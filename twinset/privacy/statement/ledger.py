@@ -192,7 +192,7 @@ class Ledger:
         Raises:
             TypeError: it is not an event.
         """
-        event_to_dict(event)  # raises on what is not an event
+        event_to_dict(event)  # raises if it is not an event
         self.events[-1:] = compose([*self.events[-1:], event])
 
     def to_dict(self) -> dict[str, Any]:

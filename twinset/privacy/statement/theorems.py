@@ -78,7 +78,7 @@ class Theorem:
         masks_texts: whether a first phase reads masked texts without noise. Then a ledger must say
             what masked them, and the guarantee takes masked texts as known.
 
-    >>> Theorem(statement="Nothing.", source="nobody").events
+    >>> Theorem(statement="Nothing.", source="us").events
     ()
     """
 

@@ -94,7 +94,7 @@ EXCLUDES_FLAGGED = (
     "that a record is in the table, and where in it something was masked",
 )
 
-# What a sentence of its own paragraph begins with, where a guarantee is shown to people.
+# Beginnings of sentences that get their own paragraph when a guarantee is shown to people.
 _PARAGRAPHS = re.compile(
     r"(?<=\.) (?=A person with|Somebody who|Epsilon is smaller|The privacy weight of|For |"
     r"No guarantee for|What was flagged|The label values|Taken as public|Not covered|Mind:|Treat )"
@@ -189,7 +189,7 @@ def what_holds(
         size, shown, change = ledger.group_size, up_decimals(of_group), "using or leaving out"
         if ledger.unit == FLAGGED_UNIT:
             change = "using or leaving out the unmasked texts of"
-        # From e^ε δ = 1 on, what has probability δ without the group may be certain with it.
+        # From e^ε δ = 1 on, events of probability δ without the group may be certain with it.
         if of_group + math.log(ledger.delta) < 0:
             claim += (
                 f"For {change} any {size} records at once, or fewer, the same holds with epsilon "
