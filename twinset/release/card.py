@@ -2,8 +2,7 @@
 
 Everything on a card follows from the ledger, the schema, the options and the twin itself. No
 private record and no file of the user's comes here. All names that a user may have chosen go
-through `plain` or `code` in Markdown and are escaped in HTML. They can add no mark-up, link or new
-line.
+through `plain` or `code` in Markdown and are escaped in HTML. They add no mark-up, link or line.
 """
 
 from __future__ import annotations

@@ -198,8 +198,7 @@ def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
     """Count texts by label and token, and by length, with noise, and record what that spends.
 
     For its guarantee see `twinset.privacy.statement.theorems`, TOKEN_MARGINALS. The weights of
-    tokens follow from the noisy label counts and from rows of the base model, which has seen no
-    record.
+    tokens follow from noisy label counts and from rows of the base model, which saw no record.
     """
     schema, tokens = run.records.schema, run.tokens
     numbers = {c: schema.value_numbers(c) for c in schema.combinations}

@@ -1,8 +1,7 @@
 """Logits → one token per row: guidance, temperature, and the set of allowed tokens.
 
-This module knows nothing of prompts, caches or texts. It never sorts the vocabulary. A full sort
-costs as much per token as the model itself, and a sort of the likeliest few is not enough for a
-flat distribution.
+Knows nothing of prompts, caches or texts. Nothing here sorts the vocabulary. A full sort costs as
+much per token as the model itself, and a sort of the likeliest few fails on flat distributions.
 """
 
 from __future__ import annotations

@@ -260,8 +260,7 @@ def composed_epsilon(steps: Sequence[Step], delta: float, bound: float) -> float
     Args:
         steps: steps of each kind. A rate of 1 is a plain release.
         delta: δ.
-        bound: a known upper bound of ε. It sets the grid. A wrong one makes ε no smaller than it
-            is.
+        bound: a known upper bound of ε. It sets the grid. A wrong one makes ε no smaller.
     """
     try:
         with np.errstate(divide="ignore", under="ignore", over="raise", invalid="raise"):

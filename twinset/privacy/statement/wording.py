@@ -146,8 +146,7 @@ def what_holds(
         ledger: names unit, relation and δ.
         spent: ε of every unit.
         curve: the stated privacy weights, each with its ε. Empty if there are no weights.
-        detectors: what masked the texts of a first phase. The sentence begins with what is not
-            protected.
+        detectors: what masked the texts of a first phase. Unprotected data is named first.
         of_group: ε of m records together, m being the ledger's group size. None: not requested.
         released: the subject.
     """
