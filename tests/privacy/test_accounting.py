@@ -8,6 +8,7 @@ from functools import reduce
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
+from opacus.accountants import prv
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
@@ -223,6 +224,29 @@ def test_every_accountant_keeps_the_contract(accountant_of):
 def test_the_witness_names_events_out_of_its_range(steps, why):
     with pytest.raises(NotCovered, match=f"range.*{why}"):  # else it would fill the memory
         prv_epsilon([SubsampledGaussian(*steps)], DELTA)
+
+
+def test_the_work_does_not_grow_with_equal_events_nor_much_with_kinds(monkeypatch):
+    """A ledger from others may have thousands of events. Points of grids are counted, not time."""
+    points, kinds = [], [SubsampledGaussian(1 + i / 10, 0.01, 1000) for i in range(8)]
+    lengths, whole, discretise = [], accountant._length, prv.discretize
+    monkeypatch.setattr(accountant, "_WITNESS_POINTS", 1 << 17)
+    monkeypatch.setattr(accountant, "_POINTS", 1 << 12)
+    monkeypatch.setattr(
+        prv, "discretize", lambda part, grid: points.append(grid.size) or discretise(part, grid)
+    )
+    monkeypatch.setattr(
+        accountant, "_length", lambda *given: lengths.append(whole(*given)) or lengths[-1]
+    )
+    once = SubsampledGaussian(1.2, 0.01, 20_000)
+    assert prv_epsilon([replace(once, steps=100)] * 200, DELTA) == prv_epsilon([once], DELTA)
+    assert len(points) == 2 and 1 < epsilon(kinds, DELTA) / prv_epsilon(kinds, DELTA) < 1.1
+    assert sum(points[-8:]) <= 1.1 * (1 << 17) and max(lengths) * 8 <= 8 << 12
+    with pytest.raises(NotCovered, match="needs grids of"):
+        prv_epsilon([replace(each, steps=10**6) for each in kinds], DELTA)
+    deltas = []  # of a search for one that hardly comes nearer
+    monkeypatch.setattr(accountant, "epsilon", lambda _, d: deltas.append(d) or -math.log(d))
+    assert group_epsilon([COUNTS], DELTA, 2) < 3 and 5 < len(deltas) <= 11
 
 
 def test_each_privacy_weight_has_the_epsilon_of_its_own_multiplier():

@@ -224,6 +224,8 @@ def test_a_statement_of_too_many_events_or_bytes_is_refused_before_it_is_compose
     monkeypatch.setattr("twinset.release.verify.guarantee", None)  # is never asked
     hand_over(tmp_path, ledger(different))
     assert "more than 8 events that differ" in refusal(tmp_path)
+    hand_over(tmp_path, ledger((SubsampledGaussian(9.0, 0.1, 2 * 10**7), different[0])))
+    assert "more than 20,000,000 steps" in refusal(tmp_path)
     hand_over(tmp_path)
     monkeypatch.setattr(verification, "MOST_EVENTS", 1)
     assert "more than 1 events" in refusal(tmp_path)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
@@ -46,13 +47,17 @@ _MULTIPLIER_ERROR = 5e-4
 _LARGEST_MULTIPLIER = 1e6
 _COARSE = 0.8  # of a bound: an ε below this share of it deserves a grid of its own
 _STEP = 0.9  # of the search for a δ: each is smaller than the last, and the largest that will do
+_SLOW = 4  # from this try on, its step is ever larger, so that no search takes more than ten
 _SMALLEST_DELTA = 1e-300
 
 _WITNESS_ERROR = 0.01  # of ε: bound of the PRV accountant's own error
-_WITNESS_POINTS = 1 << 22  # of its grid, at most: seconds, and some hundred megabytes
+_WITNESS_POINTS = 1 << 22  # of its grids together, at most: seconds, and some hundred megabytes
 
 _UNLIKELY = 1e-8  # share of δ for losses above the grid, and again for sums above the window
-_POINTS = 1 << 20  # of the grid between 0 and a known bound of ε, at most four times this number
+# Of the grid between 0 and a known bound of ε. A whole grid has at most four times this number, and
+# those of all kinds of steps together twice as many: ledgers from others shall take seconds.
+_POINTS = 1 << 20
+_COARSER = (1, 8)  # how many times coarser a grid is tried, if it would have more
 _FINEST = 5e-4  # of that bound: no finer grid
 _EXCESS = 0.005  # T h² over that bound (a grid of h adds at most h² / 8 to the mean loss of a step)
 # T h² log(1 / δ) over that bound's square: h adds at most h² / 4 to the variance of a step's loss,
@@ -114,16 +119,9 @@ def epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> float
     spent, delta = _steps(events, weight), left_of(delta, events)
     if spent is None or not delta > 0:
         return math.inf
-    # Merge what merges exactly: equal (σ, q), and all full-batch Gaussians into one.
     # Gaussians over all records compose to one of 1/σ² = Σ steps / σᵢ² (Dong et al. 2019).
-    merged: dict[tuple[float, float], int] = {}
-    full = 0.0
-    for sigma, rate, count in spent:
-        if rate == 1:
-            full += count / sigma**2
-        else:
-            merged[sigma, rate] = merged.get((sigma, rate), 0) + count
-    history = [(sigma, rate, count) for (sigma, rate), count in sorted(merged.items())]
+    full = sum(count / sigma**2 for sigma, rate, count in spent if rate == 1)
+    history = [step for step in spent if step[1] < 1]
     history += [(full**-0.5, 1.0, 1)] if full else []
     return _epsilon(tuple(history), delta) if history else 0.0
 
@@ -139,20 +137,23 @@ def left_of(delta: float, events: Sequence[Event], units: int = 1) -> float:
 
 
 def _steps(events: Sequence[Event], weight: float = 0.0) -> list[Step] | None:
-    """Return each event as seen by a record of this weight, or None if no ε covers one of them."""
-    steps: list[Step] = []
+    """Return the steps of each (σ, q) as a record of this weight sees them, or None if no ε covers.
+
+    Equal steps are added up here, for both accountants. So thousands of equal events cost nothing.
+    """
+    steps: Counter[tuple[float, float]] = Counter()
     is_covered = True
     for event in events:
         match event.at(weight) if isinstance(event, IndividualGaussian) else event:
-            case SubsampledGaussian(noise_multiplier, sample_rate, count):
-                steps.append((noise_multiplier, sample_rate, count))
-            case GaussianRelease(noise_multiplier) | LabelSelection(noise_multiplier):
-                steps.append((noise_multiplier, 1.0, 1))
+            case SubsampledGaussian(sigma, rate, count):
+                steps[sigma, rate] += count
+            case GaussianRelease(sigma) | LabelSelection(sigma):
+                steps[sigma, 1.0] += 1
             case NonPrivateAccess() | MaskedAccess():
                 is_covered = False  # but an unknown event after it must still raise
             case _:
                 raise TypeError(f"{type(event).__name__} is not an event this accountant knows")
-    return steps if is_covered else None
+    return [(*kind, count) for kind, count in sorted(steps.items())] if is_covered else None
 
 
 @lru_cache(maxsize=4096)  # calibration asks for the same ones again and again
@@ -184,8 +185,9 @@ def prv_epsilon(events: Sequence[Event], delta: float, weight: float = 0.0) -> f
 
     The result is an estimate and not an upper bound. By theorem 5.5 of that paper the exact ε, at a
     δ within a thousandth of `delta`, lies within 1 % of it. In tests both were within 0.1 %. If
-    1 % needs too fine a grid, the bound is what 2²² points allow. It covers only the removal of a
-    record, which has the larger ε of the two directions. Its arguments are those of `epsilon`.
+    1 % needs too fine a grid, the bound is what 2²² points allow, for all kinds of steps together.
+    It covers only the removal of a record, which has the larger ε of the two directions. Its
+    arguments are those of `epsilon`.
 
     Raises:
         NotCovered: an access without noise is among the events, or the numbers are out of the PRV
@@ -218,8 +220,9 @@ def _compose_prvs(spent: tuple[Step, ...], delta: float) -> float:
             warnings.simplefilter("ignore")
             error, found = 0.5, 0.0
             whole = accountant._get_domain(kinds, counts, error, delta_error)
-            if whole.size > _WITNESS_POINTS:  # it would fill the memory before it failed
-                raise ArithmeticError(f"needs a grid of {whole.size} points")
+            points = whole.size * len(kinds)
+            if points > _WITNESS_POINTS:  # it would fill the memory before it failed
+                raise ArithmeticError(f"needs grids of {points} points")
 
             def refine(eps_error: float, **given: object) -> Domain:
                 width = whole.dt * eps_error / 0.5
@@ -231,7 +234,7 @@ def _compose_prvs(spent: tuple[Step, ...], delta: float) -> float:
             for _ in range(2):
                 grid = accountant._get_dprv(eps_error=error, delta_error=delta_error)
                 found = max(0.0, float(grid.compute_epsilon(delta, delta_error, error)[1]))
-                finest = error * grid.domain.size / _WITNESS_POINTS
+                finest = error * grid.domain.size * len(kinds) / _WITNESS_POINTS
                 error = min(error, max(_WITNESS_ERROR * found, finest))
     except (ArithmeticError, MemoryError, RuntimeError, ValueError) as fault:
         raise NotCovered(f"out of the PRV accountant's range ({fault})") from fault
@@ -262,11 +265,16 @@ def composed_epsilon(steps: Sequence[Step], delta: float, bound: float) -> float
         delta: δ.
         bound: a known upper bound of ε. It sets the grid. A wrong one makes ε no smaller.
     """
-    try:
-        with np.errstate(divide="ignore", under="ignore", over="raise", invalid="raise"):
-            return max(_one_way(steps, delta, bound, removed) for removed in (True, False))
-    except (ArithmeticError, MemoryError, ValueError):
-        return math.inf
+    with np.errstate(divide="ignore", under="ignore", over="raise", invalid="raise"):
+        for coarser in _COARSER:
+            try:
+                ways = (
+                    _one_way(steps, delta, bound, removed, coarser) for removed in (True, False)
+                )
+                return max(ways)
+            except (ArithmeticError, MemoryError, ValueError):
+                continue
+    return math.inf
 
 
 class _Losses(NamedTuple):
@@ -278,7 +286,9 @@ class _Losses(NamedTuple):
     steps: int  # like this
 
 
-def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -> float:
+def _one_way(
+    steps: Sequence[Step], delta: float, bound: float, removed: bool, coarser: int
+) -> float:
     """Return ε for removing a record, or for adding one.
 
     The order: a grid, the losses of each kind of step on it, a window that their sum hardly ever
@@ -290,8 +300,8 @@ def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -
     count, unlikely = sum(count for _, _, count in steps), _UNLIKELY * delta
     mean, spread = _EXCESS * bound, _SPREAD * bound**2 / -math.log(delta)
     finest = min(math.sqrt(min(mean, spread) / count), _FINEST * bound)
-    width = max(finest, bound / _POINTS)
-    parts = [_discretise(step, width, unlikely / count, removed) for step in steps]
+    width, most = coarser * max(finest, bound / _POINTS), 8 * _POINTS // max(2, len(steps))
+    parts = [_discretise(step, width, most, unlikely / count, removed) for step in steps]
 
     # The sum is above `high`, or below `low`, with a probability of at most `unlikely`. Chernoff's
     # bound holds at every rate, so the search for the best one need not be exact.
@@ -308,7 +318,7 @@ def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -
     search = {"bounds": rates, "method": "bounded", "options": {"xatol": 0.1}}
     high, low = (s * float(minimize_scalar(farthest, args=(s,), **search).fun) for s in (1, -1))
 
-    size = int(next_fast_len(_length((high - low) / width), real=True))
+    size = int(next_fast_len(_length((high - low) / width, most), real=True))
     # Losses `size` places apart are one here. The window is so wide that they hardly ever meet.
     spectrum = np.ones(size // 2 + 1, complex)
     for part in parts:
@@ -336,8 +346,8 @@ def _one_way(steps: Sequence[Step], delta: float, bound: float, removed: bool) -
     return upper * (1 + _EPSILON_ERROR)
 
 
-def _discretise(step: Step, width: float, unlikely: float, removed: bool) -> _Losses:
-    """Return upper bounds of the losses of a step, on a grid with spacing `width`.
+def _discretise(step: Step, width: float, most: int, unlikely: float, removed: bool) -> _Losses:
+    """Return upper bounds of the losses of a step, on a grid of `most` points with this spacing.
 
     The first is the smallest possible loss, log(1 - q). With little noise, most outputs without the
     record have it.
@@ -350,12 +360,12 @@ def _discretise(step: Step, width: float, unlikely: float, removed: bool) -> _Lo
     # losses (n,), and the outputs, over σ, that have them
     if rate == 1:
         least = -reach / sigma - 1 / (2 * sigma**2)
-        losses = least + width * np.arange(_length((farthest - least) / width))
+        losses = least + width * np.arange(_length((farthest - least) / width, most))
         places = sigma * losses + 1 / (2 * sigma)
     else:
         odds = math.log(rate) - math.log1p(-rate)
         top = float(np.logaddexp(0, odds + farthest))
-        rises = width * np.arange(_length(top / width))
+        rises = width * np.arange(_length(top / width, most))
         exponents = rises + np.log(-np.expm1(-rises)) - odds
         losses, places = math.log1p(-rate) + rises, sigma * exponents + 1 / (2 * sigma)
     # log-probability of an output above each place: without the record, and where it was drawn
@@ -387,9 +397,9 @@ def _dots(losses: Array, width: float, likely: Array, other: Array) -> Array:
     return masses
 
 
-def _length(points: float) -> int:
+def _length(points: float, most: int) -> int:
     """Return this number of points and one or two more, if that is not far too many."""
-    if not points < 4 * _POINTS:
+    if not points < most:
         raise ValueError("the grid is too large")
     return max(0, math.ceil(points)) + 2
 
@@ -537,7 +547,7 @@ def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
     mu = math.sqrt(sum(count / sigma**2 for sigma, _, count in steps))
     left = left_of(delta, events, size)
     plain = gaussian_epsilon(size * mu, left) if left > 0 else math.inf
-    alone = delta / size  # δ of one record (it shrinks until it spreads to at most `delta`)
+    alone, tries = delta / size, 0  # δ of one record: it shrinks until it spreads to `delta`
     while alone > _SMALLEST_DELTA:
         spent = epsilon(events, alone)
         if math.isinf(spent):
@@ -549,7 +559,7 @@ def group_epsilon(events: Sequence[Event], delta: float, size: int) -> float:
         most = math.exp(math.log(delta) - log_sum)
         if alone <= most:
             return min(plain, size * spent)
-        alone = _STEP * most
+        alone, tries = most * _STEP**4 ** max(0, tries - _SLOW + 1), tries + 1
     return plain
 
 
