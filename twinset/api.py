@@ -141,7 +141,7 @@ class Twinset:
             attributes: see `fit`.
             owner: see `fit`.
             records: number of records N, instead of a table.
-            rows: of the twin. By default twice the table's, at least 3,000, if time allows.
+            rows: of the twin. Default: twice the table's, from 3,000 to a million, if time allows.
             hold_out: share of the rows to keep from training. `fit` keeps none. By default as the
                 commands `plan` and `generate` do.
             reading: how to read the table, see `Reading`.
@@ -509,7 +509,7 @@ def generate(
         text: see `Twinset.fit`.
         attributes: the label columns. If there are none, one is guessed.
         owner: see `Twinset.fit`.
-        rows: of the twin. By default twice the table's, at least 3,000, if time allows.
+        rows: of the twin. Default: twice the table's, from 3,000 to a million, if time allows.
         rows_per_label: instead, rows for each label, or `{"positive": 500}` for some labels.
             With several label columns `{("positive", "dvd"): 500}`.
         plan_file: instead, a table of the label columns and a column `rows`.

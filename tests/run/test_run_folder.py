@@ -102,6 +102,7 @@ def of_somebody_else(place: Path, monkeypatch) -> None:
         ("partial", lambda place, patch: place.mkdir(0o755)),
         ("partial", of_somebody_else),
         ("aside", lambda place, patch: place.mkdir(0o770)),
+        ("replaced", lambda place, patch: place.mkdir(0o755)),
         ("lock", lambda place, patch: place.symlink_to("elsewhere")),
     ],
 )

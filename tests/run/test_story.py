@@ -20,7 +20,8 @@ from twinset.run import story
 from twinset.run.generate import finetune, prepare
 from twinset.run.request import Source
 from twinset.run.run_folder import draw_held_out, kept_rows
-from twinset.sampling.twin_model import DESCRIPTION
+from twinset.sampling.allocation import RowsRequest
+from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.table.records import records_from_frame
 
 SHORT = {"epsilon": 50, "steps": 1, "batch_size": 8, "max_tokens": 12, "marginal_share": 0}
@@ -94,6 +95,23 @@ def test_all_that_may_take_a_while_is_counted(tiny_base, tmp_path, monkeypatch):
 
 
 # -- rows held out ---------------------------------------------------------------------------------
+
+
+def test_a_twin_that_cannot_be_built_fails_before_anything_is_spent(tiny_base, monkeypatch):
+    monkeypatch.setattr("twinset.table.records.dtype_name", lambda *_: "no dtype")
+    with pytest.raises(TypeError, match="no dtype"):
+        prepared(tiny_base)
+
+
+@pytest.mark.parametrize(("records", "rows"), [(60, 3000), (2**62, 1_000_000)])
+def test_a_models_ledger_does_not_decide_alone_how_many_rows(tiny_run, records, rows):
+    model, said = TwinModel.load(tiny_run / "r" / "model"), []
+    model.ledger = replace(model.ledger, records=records)
+    progress = Progress()
+    progress.say = said.append
+    counts = story.share_out_rows(model, RowsRequest(), progress)
+    assert sum(counts.values()) == rows and len(said) == (records > 60)
+    assert all("the most by default; `rows` asks for more" in line for line in said)
 
 
 def test_owners_are_held_out_whole():

@@ -157,6 +157,13 @@ def test_the_twin_has_the_tables_dtypes(name: str) -> None:
     assert shuffled.schema == records.schema  # the order of the rows is not in the schema
 
 
+def test_an_ordered_text_column_becomes_a_plain_category() -> None:
+    texts = pd.Categorical([f"text {i}" for i in range(12)], ordered=True)
+    frame = pd.DataFrame({"label": COLUMNS["str"], "text": texts})
+    schema = records_from_frame(frame, "text", ["label"])[0].schema
+    assert twin_frame(schema, ["new"], [("a",)])["text"].dtype == "category"
+
+
 NARROW = {
     "int8": ([1, 2, 300], "int64"),
     "Int8": ([1, 2, 300], "Int64"),

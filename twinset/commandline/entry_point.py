@@ -116,8 +116,6 @@ def with_flags(line: str) -> str:
     '--overwrite replaces it. Name --attribute, or train with --no-privacy'
     >>> with_flags("declare them with `labels={'city': ['York', 'New York']}`")
     "declare them with --labels 'city=York,New York'"
-    >>> with_flags("the file says `x={`")
-    'the file says `x={`'
     """
     for found in _OPTION.finditer(line):
         name, value = found.groups()
@@ -125,18 +123,9 @@ def with_flags(line: str) -> str:
         if value is not None and value.startswith("{"):
             try:
                 ((column, values),) = ast.literal_eval(value).items()
-                if not isinstance(values, list):
-                    continue
-            except (
-                AttributeError,
-                TypeError,
-                ValueError,
-                SyntaxError,
-                MemoryError,
-                RecursionError,
-            ):
+                value = shlex.quote(f"{column}={written_line([] + values)}")  # of a list alone
+            except Exception:  # the text of others
                 continue
-            value = shlex.quote(f"{column}={written_line(values)}")
         written = flag if value in (None, "True", "False", "None") else f"{flag} {value}"
         line = line.replace(found[0], written, 1)
     return line

@@ -123,7 +123,7 @@ ROWS = (
     Option(
         "rows",
         int,
-        "Rows to write. Omitted: twice the table's, at least 3,000, as time allows.",
+        "Rows to write. Omitted: twice the table's, from 3,000 to a million, as time allows.",
         bounds=ROWS_BOUNDS,
     ),
     Option("rows_per_label", str, "Rows for each label: 500, or positive=500.", "[LABEL=]N", True),

@@ -53,7 +53,7 @@ def numbered_runs(source_name: str) -> list[Path]:
     while True:
         run = Path("runs", f"{table}-{len(runs) + 1}")
         runs.append(run)
-        hidden = (place_near(run, what) for what in ("lock", "partial", "aside"))
+        hidden = (place_near(run, what) for what in ("lock", "partial", "aside", "replaced"))
         if not any(path.exists() for path in (run, *hidden)):
             return runs
 
@@ -165,7 +165,7 @@ class RunFolder:
                     missing = [folder for folder in final.parents if not folder.exists()]
                     final.parent.mkdir(parents=True, exist_ok=True)
                     stack.enter_context(hold_lock(final))
-                    for hidden in (partial, aside):
+                    for hidden in (partial, aside, replaced):
                         check_own(hidden)
                     # Repair what a killed run left. This one has the lock, so it has no owner.
                     settle_older()

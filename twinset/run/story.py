@@ -64,6 +64,7 @@ from twinset.run.plan import Workload, plan_time, say_duration, size_notes
 from twinset.run.request import Result, Run, Source
 from twinset.run.run_folder import SETTINGS, draw_held_out, held_out_line, kept_rows
 from twinset.sampling.allocation import (
+    MOST_ROWS,
     RowsRequest,
     explicit,
     proportional,
@@ -79,7 +80,7 @@ from twinset.sampling.tilt_fitting import (
     fit_tilt,
     reference_rows,
 )
-from twinset.sampling.twin_model import TwinModel
+from twinset.sampling.twin_model import TwinModel, twin_frame
 from twinset.table.columns import Picked
 from twinset.table.read import read_frame
 from twinset.table.records import Records, records_from_frame, without_reserved
@@ -467,6 +468,7 @@ def read_source(
         strict=source.strict,
         folder=folder,
     )
+    twin_frame(records.schema, [], [])  # a twin that cannot be built fails before any ε is spent
     for note in notes:
         progress.say(note)
     return frame, records, tuple(notes)
@@ -574,8 +576,10 @@ def share_out_rows(
     """Return the rows of each label combination, in proportion to noisy counts of records."""
     records = model.ledger.records
     if model.ledger.unit == OWNER_UNIT:  # as counted, with noise
-        records = max(1, round(sum(model.label_counts.values())))
+        records = max(1, round(min(MOST_ROWS, sum(model.label_counts.values()))))
     rows = asked.rows or usual_rows(records)
+    if not asked.rows and 2 * records > MOST_ROWS:  # a model of others may state any number
+        progress.say(f"writing {rows:,} rows, the most by default; `rows` asks for more")
     counts = proportional(model.label_counts, rows)
     without = [
         f"{attribute.name} {value!r}"

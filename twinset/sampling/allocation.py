@@ -17,7 +17,7 @@ from twinset.table.schema import Combination, Schema, plain, read_line, written_
 ROWS_COLUMN = "rows"
 LONGEST_NUMBER = 12  # digits
 MOST_LISTED = 20  # labels in a message
-FEWEST_ROWS = 3000  # by default
+FEWEST_ROWS, MOST_ROWS = 3000, 1_000_000  # by default
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ def usual_rows(records: int) -> int:
 
     More rows only cost time, and a classifier learns more from them (tuning.md).
 
-    >>> usual_rows(50), usual_rows(5000)
-    (3000, 10000)
+    >>> usual_rows(50), usual_rows(5000), usual_rows(10**18)
+    (3000, 10000, 1000000)
     """
-    return max(2 * records, FEWEST_ROWS)
+    return min(max(2 * records, FEWEST_ROWS), MOST_ROWS)
 
 
 def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | None:

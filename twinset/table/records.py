@@ -367,7 +367,8 @@ def records_from_frame(
         names = [str(name) for name in frame.columns if name in names]
     released = tuple(Attribute(c.name, c.dtype, tuple(c.codes.values)) for c in columns)
     # the text's dtype follows from no text: one cell that is a number must not decide it
-    schema = Schema(text, dtype_name(frame[text], [""]), released, tuple(names))
+    text_dtype = dtype_name(frame[text], [""]).removesuffix(" (ordered)")  # new texts have no order
+    schema = Schema(text, text_dtype, released, tuple(names))
     # who declared each column's values, for the ledger
     whose = {column.name: column.whose for column in columns if column.whose is not None}
     undeclared = {c.name: c for c in columns if rules is not None and c.whose is None}
