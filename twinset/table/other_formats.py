@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import chain, islice, zip_longest
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -103,9 +104,11 @@ class _Unfolding:
 
     def _dictionary(self, name: str, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         where = [values.offset, len(values), *(each and each.address for each in values.buffers())]
-        if name not in self.dictionaries or self.dictionaries[name][1] != where:
-            self._count(values.nbytes)
+        last = self.dictionaries.get(name)
+        if last is None or last[1] != where:
             values.validate(full=True)
+            is_same = last is not None and last[0].equals(values)  # Parquet has it in each batch
+            self._count(values.nbytes // 8 if is_same else values.nbytes)
             is_text = pa.types.is_string(values.type) or pa.types.is_string_view(values.type)
             plain = values.cast(pa.large_string()) if is_text else values
             sizes = pa.array(np.full(len(plain), plain.nbytes // max(1, len(plain))))
@@ -188,21 +191,68 @@ def read_parquet(path: Path) -> Reader:
         check_names(schema.names, path)
         # Notes of pandas in the file may be no notes. They make this raise, not a later step.
         schema.empty_table().to_pandas()
-        sizes = [found.row_group(n).total_byte_size for n in range(found.num_row_groups)]
-        check_inflated(sum(sizes), path, found.num_rows)
-    pieces = _arrow_pieces(_parquet_batches(file, sizes), schema.names, message, path)
+        groups = [found.row_group(n) for n in range(found.num_row_groups)]
+        with path.open("rb") as raw, mmap(raw.fileno(), 0, access=ACCESS_READ) as data:
+            # sizes of pages, by group of rows and column
+            pages = [[_pages(data, g.column(n)) for n in range(g.num_columns)] for g in groups]
+        total = sum(map(sum, chain.from_iterable(pages)))
+        check_inflated(total, path, sum(group.num_rows for group in groups))
+        # a cell is no larger than its page, and may fill many rows
+        most = [sum(max(sizes, default=0) for sizes in group) for group in pages]
+    pieces = _arrow_pieces(_parquet_batches(file, most), schema.names, message, path)
     return _name_classes(pieces, schema, message)
 
 
-def _parquet_batches(file: pq.ParquetFile, sizes: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def _pages(data: Any, column: pq.ColumnChunkMetaData) -> list[int]:
+    """Return how many bytes each page of a column takes once decompressed.
+
+    The file's footer states sums that nothing checks. A page cannot decompress to more than its own
+    header says.
+    """
+    at = min(column.data_page_offset, column.dictionary_page_offset or len(data))
+    end, sizes = at + column.total_compressed_size, []
+    while at < end:
+        header, at = _read_struct(data, at)
+        if min(header[2], header[3]) < 0:
+            raise ValueError
+        sizes.append(header[2])
+        at += header[3]
+    return sizes
+
+
+def _read_struct(data: Any, at: int) -> tuple[dict[int, int], int]:
+    """Return a struct's whole numbers of 32 bits by field, and the position behind it.
+
+    Thrift's compact protocol: github.com/apache/thrift/blob/master/doc/specs. An error is raised by
+    what no writer makes, because Arrow might read it in another way.
+    """
+    found, number = dict[int, int](), 0
+    while start := data[at]:
+        at, number, kind = at + 1, number + (start >> 4), start & 15
+        if start < 16 or kind not in (1, 2, 4, 5, 6, 8, 12):
+            raise ValueError
+        if kind == 12:
+            _, at = _read_struct(data, at)
+        elif kind > 2:
+            value, bits = 0, 64 if kind == 6 else 32
+            for shift in range(0, bits, 7):
+                value, at = value | (data[at] & 127) << shift, at + 1
+                if data[at - 1] < 128:
+                    break
+            if data[at - 1] > 127 or value >> bits:
+                raise ValueError
+            if kind == 5:
+                found[number] = value >> 1 if value % 2 == 0 else ~(value >> 1)
+            elif kind == 8:  # bytes
+                at += value
+    return found, at + 1
+
+
+def _parquet_batches(file: pq.ParquetFile, most: Sequence[int]) -> Iterator[pa.RecordBatch]:
     """Yield batches, with few rows at a time if one cell may fill many rows and all memory."""
-    schema = file.schema_arrow
-    plain = [each.name for each in schema if _is_plain(each.type)]
-    # each batch of a category has all values of its group
-    least = 1000 if any(pa.types.is_dictionary(each.type) for each in schema) else 16
-    for group, size in enumerate(sizes):
-        # a cell is no larger than its group
-        rows = min(columns.ROWS_AT_ONCE, max(least, INFLATED // max(1, size)))
+    plain = [each.name for each in file.schema_arrow if _is_plain(each.type)]
+    for group, size in enumerate(most):
+        rows = min(columns.ROWS_AT_ONCE, max(1, INFLATED // max(1, size)))
         batches = file.iter_batches(rows, [group], plain, use_threads=False)
         while some := list(islice(batches, 1)):
             taken = some[0].nbytes
