@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
@@ -104,11 +104,9 @@ class _Unfolding:
 
     def _dictionary(self, name: str, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         where = [values.offset, len(values), *(each and each.address for each in values.buffers())]
-        last = self.dictionaries.get(name)
-        if last is None or last[1] != where:
+        if name not in self.dictionaries or self.dictionaries[name][1] != where:
+            self._count(values.nbytes)
             values.validate(full=True)
-            is_same = last is not None and last[0].equals(values)  # Parquet has it in each batch
-            self._count(values.nbytes // 8 if is_same else values.nbytes)
             is_text = pa.types.is_string(values.type) or pa.types.is_string_view(values.type)
             plain = values.cast(pa.large_string()) if is_text else values
             sizes = pa.array(np.full(len(plain), plain.nbytes // max(1, len(plain))))
@@ -185,7 +183,8 @@ def read_parquet(path: Path) -> Reader:
     with one_line(message):
         # A handle: from a path pyarrow also reads "name=value/". A buffer: else a whole group of
         # rows is read, which may be all of them.
-        file = pq.ParquetFile(pa.OSFile(str(path)), buffer_size=1 << 20, pre_buffer=False)
+        settings = {"buffer_size": 1 << 20, "pre_buffer": False}
+        file, again = (pq.ParquetFile(pa.OSFile(str(path)), **settings) for _ in range(2))
         found = file.metadata
         schema = file.schema_arrow
         check_names(schema.names, path)
@@ -199,7 +198,7 @@ def read_parquet(path: Path) -> Reader:
         check_inflated(total, path, sum(group.num_rows for group in groups))
         # a cell is no larger than its page, and may fill many rows
         most = [sum(max(sizes, default=0) for sizes in group) for group in pages]
-    pieces = _arrow_pieces(_parquet_batches(file, most), schema.names, message, path)
+    pieces = _arrow_pieces(_parquet_batches(file, again, most), schema.names, message, path)
     return _name_classes(pieces, schema, message)
 
 
@@ -248,21 +247,33 @@ def _read_struct(data: Any, at: int) -> tuple[dict[int, int], int]:
     return found, at + 1
 
 
-def _parquet_batches(file: pq.ParquetFile, most: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """Yield batches, with few rows at a time if one cell may fill many rows and all memory."""
-    plain = [each.name for each in file.schema_arrow if _is_plain(each.type)]
+def _parquet_batches(
+    file: pq.ParquetFile, again: pq.ParquetFile, most: Sequence[int]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches. Few rows are read at a time if one cell may fill many rows and all memory.
+
+    That is no matter for categories, and each batch of them has all values of its group. They are
+    read from `again`, the same file, as a file has one number of rows at a time.
+    """
+    kinds = {field.name: field.type for field in file.schema_arrow if _is_plain(field.type)}
+    folded = [name for name, kind in kinds.items() if pa.types.is_dictionary(kind)]
+    others = [name for name in kinds if name not in folded]
     for group, size in enumerate(most):
         rows = min(columns.ROWS_AT_ONCE, max(1, INFLATED // max(1, size)))
-        batches = file.iter_batches(rows, [group], plain, use_threads=False)
-        while some := list(islice(batches, 1)):
-            taken = some[0].nbytes
-            while taken < _TOGETHER and len(some) * rows < columns.ROWS_AT_ONCE:
-                some += (more := list(islice(batches, 1)))
-                if not more:
-                    break
-                taken += more[0].nbytes
-            table = pa.Table.from_batches(some)
-            yield from (table.combine_chunks() if len(some) > 1 else table).to_batches()
+        batches = file.iter_batches(rows, [group], others, use_threads=False)
+        together = columns.ROWS_AT_ONCE // rows * rows
+        for categories in again.iter_batches(together, [group], folded, use_threads=False):
+            at = 0
+            while at < categories.num_rows:
+                some, start, taken = [], at, 0
+                while at < categories.num_rows and taken < _TOGETHER:
+                    some.append(next(batches))
+                    at, taken = at + some[-1].num_rows, taken + some[-1].nbytes
+                table = pa.Table.from_batches(some).combine_chunks()
+                for name in folded:
+                    column = categories.column(name).slice(start, len(table))
+                    table = table.append_column(name, column)
+                yield from table.to_batches()
 
 
 def read_feather(path: Path) -> Reader:
