@@ -6,6 +6,7 @@ import json
 import re
 import time
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -173,6 +174,22 @@ def test_a_text_that_excel_keeps_once_for_many_rows(tmp_path, monkeypatch):
     assert len(read_frame(tmp_path / "t.xlsx")) == 2000
     monkeypatch.setattr(limits, "INFLATED", 10_000_000)
     refused(lambda: read_frame(tmp_path / "t.xlsx"), INFLATES)
+
+
+@pytest.mark.parametrize("part", ["xl/styles.xml", "xl/worksheets/sheet1.xml"])
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [(b"", "mostly empty cells, formats"), (b"<?xml encoding='cp037'?>", "not a readable Excel")],
+)
+def test_an_excel_file_that_is_mostly_tags(tmp_path, monkeypatch, part, head, said):
+    monkeypatch.setattr("twinset.table.other_formats.MOST_TAGS", 2000)
+    pd.DataFrame({"review": [WORDS]}).to_excel(tmp_path / "t.xlsx", index=False)
+    assert len(read_frame(tmp_path / "t.xlsx")) == 1
+    with ZipFile(tmp_path / "t.xlsx") as old, ZipFile(tmp_path / "u.xlsx", "w", 8) as new:
+        parts = {name: old.read(name) for name in old.namelist()}
+        for name, inside in (parts | {part: head + b"<a>" + b"<a/>" * 80_000 + b"</a>"}).items():
+            new.writestr(name, inside)
+    refused(lambda: read_frame(tmp_path / "u.xlsx"), said)
 
 
 def test_other_compressed_columns_are_read_quickly(tmp_path):

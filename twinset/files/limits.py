@@ -20,6 +20,7 @@ MOST_NAME = 1000  # characters of a column's name
 MOST_CELL = 10_000_000  # characters
 MOST_LINE = 10 * MOST_CELL
 MOST_COMBINATIONS = 10_000  # of labels: each has a prompt, a count and a share of the rows
+MOST_TAGS = 1_000_000  # of the XML in an Excel file of few bytes: a cell has four
 MOST_SHEET_ROWS = 2**20  # of an Excel file
 MOST_ITEMS = 2_000_000  # cells of one row of text, or values in a row of JSON
 MOST_REPEATED = 10_000_000  # rows, cells or items of a file that has few bytes for them

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, zip_longest
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -32,6 +33,7 @@ from twinset.files.limits import (
     MOST_COMBINATIONS,
     MOST_REPEATED,
     MOST_SHEET_ROWS,
+    MOST_TAGS,
     SMALL,
     check_inflated,
     check_names,
@@ -42,6 +44,8 @@ from twinset.table.columns import Piece, RowNumbers
 _MAGIC = b"ARROW1\0\0"  # before the stream, in Feather
 _TOGETHER = 2**26  # bytes of a table that are looked at together
 _ERRORS = {"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!"}  # of formulas
+# an XML part in letters of mainframes
+_OTHER_LETTERS = re.compile(rb"<\?xml[^>]*encoding\s*=\s*.(?!utf-|us-ascii|iso-|windows-)", re.I)
 _HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
 Reader = tuple[Iterator[Piece], pa.Schema]  # a table that is read once, and its types
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -395,10 +399,20 @@ def read_excel(
     message = f"{path}: not a readable Excel file (.xlsx without a password); save it again"
     with path.open("rb") as raw, warnings.catch_warnings(), one_line(message):
         warnings.simplefilter("ignore")  # of what else is in the file
+        size, inflated, tags = path.stat().st_size, 0, 0
         with ZipFile(raw) as parts:
-            inside = sum(part.file_size for part in parts.infolist())
-        size, inflated = path.stat().st_size, 0
-        check_inflated(inside, path)
+            check_inflated(sum(part.file_size for part in parts.infolist()), path)
+            for part in parts.infolist():
+                with parts.open(part) as xml:
+                    for block in iter(partial(xml.read, 1 << 20), b""):
+                        if _OTHER_LETTERS.match(block):  # where < is another byte
+                            raise InputError(message)
+                        tags += block.count(b"<") + block.count(b"=") // 4
+                        if tags > max(MOST_TAGS, 10 * size):
+                            raise InputError(
+                                f"{path}: is mostly empty cells, formats or notes; copy the cells "
+                                "that you need into a new file"
+                            )
         raw.seek(0)
         with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as book:
             names = book.sheetnames
