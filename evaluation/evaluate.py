@@ -34,8 +34,9 @@ from twinset.sampling.twin_model import TwinModel
 from twinset.table.choose import check_table, choose_columns
 from twinset.table.columns import facts_of
 from twinset.table.labels import LabelRules
-from twinset.table.read import STDIN, UNNAMED, Layout, read_frame, write_frame
+from twinset.table.read import STDIN, UNNAMED, read_frame, write_frame
 from twinset.table.records import with_joined_text
+from twinset.table.text_formats import Layout
 
 from .fidelity.measures import fidelity
 from .findings import FIRST, RUNS, Findings

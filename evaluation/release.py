@@ -39,10 +39,11 @@ from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 from twinset.table.choose import check_table, choose_columns
 from twinset.table.columns import as_texts, label_cells, text_cells
 from twinset.table.labels import LabelRules
-from twinset.table.read import FORMATS, Layout, format_of, read_frame, write_frame, written_names
+from twinset.table.read import FORMATS, format_of, read_frame, write_frame, written_names
 from twinset.table.records import Records, records_from_frame
 from twinset.table.schema import Combination, Schema, plain
 from twinset.table.templates import Template
+from twinset.table.text_formats import Layout
 
 REAL, REAL_SMALL = "real", "real, no more rows than the twin"
 TWIN, BASELINE, NON_PRIVATE = "twin", "no private data", "non-private twin"

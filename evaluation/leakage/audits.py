@@ -32,8 +32,9 @@ from twinset.privacy.statement.theorems import UNIT
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
-from twinset.table.read import Layout, read_frame
+from twinset.table.read import read_frame
 from twinset.table.records import Records, records_from_frame, with_joined_text
+from twinset.table.text_formats import Layout
 from twinset.table.tokenization import prompt_tokens, tokenise
 
 from ..findings import (

@@ -29,9 +29,10 @@ from tests.release.test_verify import forge
 from twinset.config import RunConfig
 from twinset.errors import InputError, VerificationError
 from twinset.release.verify import verify
-from twinset.table.read import FORMATS, Layout, read_frame, write_frame
+from twinset.table.read import FORMATS, read_frame, write_frame
 from twinset.table.records import records_from_frame
 from twinset.table.templates import load_template
+from twinset.table.text_formats import Layout
 
 ODD = [10**400, -(10**400), 10**18, -1, 0, 1e308, 5e-324, 1e-155, "", " ", "\x00", None, True, [[]]]
 SCALARS = st.sampled_from(ODD) | st.none() | st.integers() | st.floats() | st.text(max_size=8)

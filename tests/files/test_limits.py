@@ -59,7 +59,7 @@ INFLATES = "inflates to more than 100 times its size"
     ids=["many keys", "sparse", "open quote", "table", "corpus"],
 )
 def test_small_files_that_are_large_inside(tmp_path, monkeypatch, file, content, said):
-    monkeypatch.setattr("twinset.table.read.MOST_REPEATED", 1_000_000)
+    monkeypatch.setattr("twinset.table.text_formats.MOST_REPEATED", 1_000_000)
     monkeypatch.setattr(limits, "INFLATED", 100_000)
     data, path = content.encode(), tmp_path / file
     path.write_bytes(gzip.compress(data) if file.endswith(".gz") else data)
@@ -85,8 +85,8 @@ def test_small_files_that_are_large_inside(tmp_path, monkeypatch, file, content,
     ids=["gaps", "rows", "one row", "objects", "items", "in a line", "in an item", "corpus"],
 )
 def test_cells_that_hardly_any_bytes_stand_for(tmp_path, monkeypatch, file, content, said):
-    monkeypatch.setattr("twinset.table.read._BLOCK", 4096)
-    monkeypatch.setattr("twinset.table.read.MOST_ITEMS", 3000)
+    monkeypatch.setattr("twinset.table.text_formats._BLOCK", 4096)
+    monkeypatch.setattr("twinset.table.text_formats.MOST_ITEMS", 3000)
     monkeypatch.setattr(limits, "MOST_REPEATED", 200_000)
     path = tmp_path / file
     path.write_bytes(gzip.compress(content.encode()) if file.endswith(".gz") else content.encode())

@@ -14,8 +14,9 @@ from tests.helpers.refusals import SECRET, refusal
 from twinset.table import read
 from twinset.table.columns import table_of
 from twinset.table.labels import LabelRules
-from twinset.table.read import Layout, read_frame
+from twinset.table.read import read_frame
 from twinset.table.records import records_from_frame
+from twinset.table.text_formats import Layout
 
 PRICES = ["3.50", "007", "1e3", "12", "True", "7.0", "0.1"]
 ROWS = [[f"a text number {i}", PRICES[i % len(PRICES)], "ab"[i % 2]] for i in range(40)]

@@ -13,7 +13,7 @@ from datasets import Dataset, DatasetDict, load_dataset
 
 from tests.helpers.refusals import refusal
 from twinset.errors import InputError
-from twinset.table import read
+from twinset.table import text_formats
 from twinset.table.read import FORMULA_STARTS, read_frame, write_frame, written_names
 from twinset.table.records import records_from_frame
 
@@ -204,7 +204,7 @@ def test_an_array_is_read_wherever_its_blocks_end(tmp_path, monkeypatch):
     for indent in (None, 1):
         path.write_text(json.dumps(table, indent=indent))
         for block in range(2, 130):
-            monkeypatch.setattr(read, "_BLOCK", block)
+            monkeypatch.setattr(text_formats, "_BLOCK", block)
             assert read_frame(path).to_dict("records") == table
     monkeypatch.undo()
     for wrong in ("[{}{}]", "[{},]", "[,{}]", "[{}][{}]", "\n"):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from twinset.config import RunConfig
     from twinset.run.request import OutputPaths, Result, Source
     from twinset.sampling.allocation import RowsRequest
-    from twinset.table.read import Layout
+    from twinset.table.text_formats import Layout
 
 Data = Annotated[
     str,
@@ -230,7 +230,7 @@ def request_of(
 def form_of(given: dict[str, Any], *tables: Path | None) -> tuple[str | None, Layout]:
     """Return text column and layout of real rows. Refuse missing tables before slow imports."""
     from twinset.run.request import check_there
-    from twinset.table.read import Layout
+    from twinset.table.text_formats import Layout
 
     for path in filter(None, tables):
         check_there(path)

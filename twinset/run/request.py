@@ -16,8 +16,9 @@ from twinset.errors import InputError
 from twinset.progress import Progress, Silent
 from twinset.table.columns import table_of, whole_characters
 from twinset.table.labels import LabelRules
-from twinset.table.read import FORMATS, STDIN, Layout, format_of, read_frame
+from twinset.table.read import FORMATS, STDIN, format_of, read_frame
 from twinset.table.templates import Template
+from twinset.table.text_formats import Layout
 
 if TYPE_CHECKING:
     from twinset.config.plan import Plan

@@ -1,6 +1,6 @@
-"""Tables in files: which ending means which format, how text is read and how a table is written.
+"""Tables in files: which ending means which format, and how a table is read and written.
 
-Missing settings of a text file are detected and reported to the owner. The cells are private, and
+The cells are private, and
 messages of libraries may quote them. So these are never passed on, and errors are raised `from
 None` to keep them out of tracebacks. Knows nothing of texts, labels or privacy budgets. A table is
 a pandas table on Arrow's columns, with facts from its source (row numbers, types) in its `attrs`.
@@ -8,43 +8,36 @@ a pandas table on Arrow's columns, with facts from its source (row numbers, type
 
 from __future__ import annotations
 
-import codecs
 import csv
 import gzip
-import io
 import json
-import re
 import shutil
 import sys
 import zlib
-from collections.abc import Collection, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain, islice
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Any, cast
 
 import pandas as pd
 import pyarrow as pa
-from charset_normalizer import from_bytes
 
 from twinset.errors import InputError
 from twinset.files.atomic import whole_file
-from twinset.files.limits import (
-    MOST_CELL,
-    MOST_ITEMS,
-    MOST_LINE,
-    MOST_REPEATED,
-    check_inflated,
-    check_names,
-    most_items,
-    open_bytes,
-)
 from twinset.table import columns
 from twinset.table import other_formats as formats
-from twinset.table.columns import Piece, RowNumbers, TableFacts, typed, whole_characters, widened
+from twinset.table.columns import RowNumbers, TableFacts, typed, widened
+from twinset.table.text_formats import (
+    OF_TEXT,
+    OWN_DELIMITERS,
+    UTF8,
+    Layout,
+    detect_layout,
+    read_csv,
+    read_json,
+)
 
 _PLAIN = {f".{kind}{end}": kind for kind in ("csv", "tsv", "jsonl") for end in ("", ".gz")}
 FORMATS: dict[str, str] = _PLAIN | {".parquet": "parquet"}
@@ -61,398 +54,6 @@ _REMEDIES[".txt"] = "rename it to .csv, .tsv or .jsonl, by what it holds"
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 STDIN = "-"
 UNNAMED = "FILE"  # in commands to paste, which cannot read standard input again
-
-_UTF8 = "utf-8-sig"
-_OWN_DELIMITERS = {"csv": ",", "tsv": "\t"}
-_OF_TEXT = ("csv", "tsv", "jsonl", "json")
-_DELIMITERS = ",;\t|"
-_BLOCK = 2**20  # bytes or characters. Even, so that each block begins at an even place
-_SAMPLE = 2**16  # non-ASCII bytes from which an encoding is detected
-_ROWS = 100  # from which a delimiter is detected
-_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this one
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-# Of tables that people still have. The first one is taken where others fit no better.
-_ENCODINGS = (
-    *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "koi8_r"),
-    *("cp932", "gb18030", "big5", "cp949", "mac_roman"),
-)
-_WIDE_UNITS = ("utf-16", "utf-32", "utf_16", "utf_32")
-_SURE = 0.2  # likeness of the letters to a language's, from 0 to 1
-_TEXT = pa.large_string()
-_DAMAGED = re.compile("[\udc80-\udcff]")  # bytes that are escaped
-_HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
-_LINE_END = re.compile(r"\r\n|\r|\n")
-_FEW_VALUES = 1000  # of a column of labels at most
-_BETWEEN = re.compile(r"\s*(,?)\s*")  # items of a JSON array
-_AROUND = re.compile(
-    r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\['
-)  # an array, and an object about it
-_TOO_LONG = (
-    f"a line or a cell has more than {MOST_CELL} characters; look for a quoted cell that is never "
-    "closed"
-)
-_TOO_MANY = f" has more than {MOST_ITEMS} cells or items; keep texts and labels"
-
-
-# -- the layout of a file of text ------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The given or detected settings of a text file. None: still to be detected."""
-
-    encoding: str | None = None  # as Python names it
-    delimiter: str | None = None  # a character
-    strict: bool = False  # refuse NUL characters and damaged bytes instead of mending them
-    skipped: int = 0  # lines before the header
-    is_told: bool = False  # the encoding was detected
-
-    def __post_init__(self) -> None:
-        """Refuse unusable settings, and normalise the rest."""
-        if self.encoding is not None:
-            try:
-                found = codecs.lookup(self.encoding).name
-                "a".encode(self.encoding, "replace")  # a few are no encodings of texts
-            except (LookupError, ValueError, AssertionError):
-                raise InputError(
-                    f"`encoding={self.encoding}`: unknown; give one such as utf-8, cp1252 or utf-16"
-                ) from None
-            object.__setattr__(self, "encoding", _UTF8 if found == "utf-8" else found)
-        if self.delimiter is not None:
-            one = {"tab": "\t", "\\t": "\t"}.get(self.delimiter, self.delimiter)
-            if len(one) != 1 or not one.isascii() or one.isalnum() or one in '"\r\n\0':
-                raise InputError(
-                    f"`delimiter={self.delimiter}`: must be one character, such as ; or , or | "
-                    "(or tab)"
-                )
-            object.__setattr__(self, "delimiter", one)
-
-    @property
-    def name(self) -> str:
-        """The encoding's usual name."""
-        return "UTF-8" if self.encoding == _UTF8 else str(self.encoding).replace("utf-", "UTF-")
-
-
-def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, list[str]]:
-    """Return a complete layout, and notes about it for the owner.
-
-    `own` is the delimiter that the file's ending implies, or None if cells are not separated.
-    """
-    encoding, nuls = _detect_encoding(path, layout.encoding)
-    found, notes, cells = replace(layout, encoding=encoding, is_told=not layout.encoding), [], ""
-    if own is not None:
-        with io.TextIOWrapper(open_bytes(path), encoding, "replace", "") as text:
-            start = text.read(_BLOCK).replace("\0", "")
-        limit, hint = csv.field_size_limit(MOST_CELL), _HINT.match(start)
-        shares = {own: -1.0}  # of rows that are as wide as the header. Of equals the first is taken
-        for one in own + _DELIMITERS:
-            with suppress(csv.Error):
-                reader = csv.reader(io.StringIO(start, newline=""), delimiter=one)
-                widths = [len(row) for row in islice(reader, _ROWS) if row]
-                if len(start) >= _BLOCK and 1 < len(widths) < _ROWS:  # the last row is cut off
-                    widths.pop()
-                is_table = bool(widths) and widths[0] > 1
-                shares[one] = widths.count(widths[0]) / len(widths) if is_table else 0.0
-        csv.field_size_limit(limit)
-        best = layout.delimiter or (hint[1] if hint else max(shares, key=lambda one: shares[one]))
-        found = replace(found, delimiter=best, skipped=1 if hint else 0)
-        cells = f", separated by {'tabs' if best == chr(9) else best}"
-    guessed = [] if layout.encoding else ["`encoding`"]
-    guessed += ["`delimiter`"] if cells and not layout.delimiter else []
-    if guessed and (encoding != _UTF8 or found.delimiter != own):
-        names = " and ".join(guessed)
-        notes.append(f"read as {found.name}{cells} (detected; {names} to change)")
-    if nuls:
-        notes.append(f"removed {nuls} NUL character{'s' * (nuls > 1)}")
-    return found, notes
-
-
-def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
-    """Return a file's encoding, given or detected, and the number of NULs in its text."""
-    decoder, is_utf8, size, sample = codecs.getincrementaldecoder("utf-8")(), True, 0, b""
-    even, odd = 0, 0  # NUL bytes at even and at odd places: every second one in UTF-16
-    mark: str | None = None
-    with open_bytes(path) as raw:
-        for block in chain(iter(partial(raw.read, _BLOCK), b""), [b""]):
-            if not size:
-                mark = next((name for m, name in _MARKS.items() if block.startswith(m)), None)
-            even, odd = even + block[0::2].count(0), odd + block[1::2].count(0)
-            size += len(block)
-            check_inflated(size, path)  # every block is read here before it is read for itself
-            try:
-                if is_utf8:
-                    decoder.decode(block, final=not block)
-            except UnicodeDecodeError:
-                is_utf8 = False
-            if len(sample) < _SAMPLE and not block.isascii():
-                lines = (line for line in block.splitlines(True) if not line.isascii())
-                sample = (sample + b"".join(lines))[:_SAMPLE]
-    fewer, more = sorted((even, odd))
-    if mark is not None and (given or mark).startswith(mark):
-        given = mark  # "utf-16-le" would keep the mark as a character
-    elif given is None and 3 * more > size and 10 * fewer < more:  # Latin letters in UTF-16
-        given = "utf-16-le" if odd > even else "utf-16-be"
-    if given is not None and given.startswith(_WIDE_UNITS):
-        return given, 0
-    if 10 * (even + odd) > size:
-        raise InputError(f"{path}: is not text but some other kind of file; save it as CSV")
-    letters = [one for one in sample.decode("utf-8", "replace") if not one.isascii()]
-    # most letters that are not ASCII are UTF-8: others are damage, and their row is named later
-    if given is None and (is_utf8 or 2 * letters.count("\ufffd") < len(letters)):
-        given = _UTF8
-    if given is None:
-        fits = from_bytes(sample, cp_isolation=list(_ENCODINGS))
-        best, usual = fits.best(), _ENCODINGS[0]
-        mine = [match for match in fits if usual in match.could_be_from_charset]
-        if best is not None and any(
-            m.chaos <= best.chaos and m.coherence > best.coherence - 0.03 for m in mine
-        ):
-            given = usual
-        elif best is not None and best.coherence >= _SURE:
-            given = best.encoding
-        else:
-            likely = ", ".join(match.encoding for match in list(fits)[:3])
-            raise InputError(
-                f"{path}: is not UTF-8, and its encoding cannot be told"
-                f"{f' (it may be {likely})' if likely else ''}; name it with `encoding`"
-            )
-    return given, even + odd
-
-
-# -- CSV and JSON ----------------------------------------------------------------------------------
-
-
-def _read_text(
-    path: Path, layout: Layout, rows: RowNumbers, newline: str | None
-) -> Generator[str, None, None]:
-    """Yield a file's lines, as `newline` ends them for `open`. None: blocks of its text.
-
-    Decoding works by blocks, so a strict decoder would report a row that is too early. Escaping
-    the bad bytes and looking for the escapes finds the right row. With a detected encoding, each
-    bad byte becomes � and damages only its own record. A header or a given encoding is refused.
-    """
-    ends, errors, mends = newline or "", "surrogateescape", layout.is_told and not layout.strict
-    if mends and str(layout.encoding).startswith(_WIDE_UNITS):
-        errors = "replace"  # of whole code units: a byte that is escaped would shift all others
-    items, most = 0, most_items(path)
-    with io.TextIOWrapper(open_bytes(path), layout.encoding, errors, ends) as text:
-        try:
-            for part in iter(partial(text.read, _BLOCK), "") if newline is None else text:
-                if "\0" in part and layout.strict:
-                    raise InputError(
-                        f"{path}: {rows.next} has a NUL character; remove it, or leave `strict` out"
-                    )
-                if len(part) > MOST_LINE:
-                    raise InputError(f"{path}: {_TOO_LONG}")
-                items += 1 + (found := _count_items(part, layout.delimiter))
-                if found > MOST_ITEMS and newline is not None:
-                    raise InputError(f"{path}: {rows.next}{_TOO_MANY}")
-                if items > most:
-                    raise InputError(
-                        f"{path}: most of its cells are empty or the same; keep the rows and "
-                        "columns that you need"
-                    )
-                if mends and rows.next != "the header":
-                    part = _DAMAGED.sub("\ufffd", part)
-                part.encode()
-                yield part.replace("\0", "")  # C libraries see the end of a cell in it
-        except UnicodeError:
-            raise InputError(
-                f"{path}: {rows.next} is not {layout.name} text; save it as UTF-8, or name its "
-                "`encoding`"
-            ) from None
-
-
-def _count_items(text: str, delimiter: str | None) -> int:
-    """Return what reading costs, in cells: those of CSV at least. An object of JSON costs ten."""
-    if delimiter is not None:
-        return text.count(delimiter)
-    return text.count(",") + text.count("[") + 10 * text.count("{")
-
-
-def _read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
-    """Yield pieces of CSV. Only an empty cell is missing, and all rows are equally wide.
-
-    Cells are texts, because an inferred type would let one cell decide for its whole column.
-    Quotes are read strictly, because a stray one would decide where later rows begin.
-    """
-    lines = _read_text(path, layout, rows, "")
-    rest, delimiter = islice(lines, layout.skipped, None), str(layout.delimiter)
-    reader = csv.reader(rest, delimiter=delimiter, strict=True)
-    names: list[str] = []
-    some: list[list[str]] = []  # rows of the next piece
-    line, known = 0, list[set[str]]()  # by column, its first distinct cells
-    doubtful: list[tuple[str, list[dict[int, str]]]] = []  # rows that one line may be
-    while True:
-        limit = csv.field_size_limit(MOST_CELL)  # of the process: put back before others may read
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            if "field larger" in str(error):
-                raise InputError(f"{path}: {_TOO_LONG}") from None
-            raise InputError(
-                f"{path}: {rows.next} has a quote without its counterpart; put the cell in double "
-                "quotes, and write each quote inside it twice"
-            ) from None
-        finally:
-            csv.field_size_limit(limit)
-        if some and (cells is None or len(some) == columns.ROWS_AT_ONCE):
-            by_column = list(zip(*some, strict=True))
-            for seen, own in zip(known, by_column, strict=True):
-                if len(seen) <= _FEW_VALUES:
-                    seen.update(own)
-            pairs = zip(names, by_column, strict=True)
-            yield len(some), {n: pa.array([c or None for c in cs], _TEXT) for n, cs in pairs}
-            some = []
-        if cells is None:
-            break
-        row, is_blank = rows.next, len(cells) < 2 and not "".join(cells).strip()
-        rows.blank.append(b"01"[is_blank])
-        if is_blank:
-            continue
-        if any(cell[:1] == " " and cell.lstrip()[:1] == cell[-1:] == '"' for cell in cells):
-            raise InputError(f"{path}: {row} has a blank before a quote; remove the blank")
-        if not names:
-            names = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]
-            known = [set() for _ in names]
-            check_names(names, path)
-            yield 0, {name: pa.array([], _TEXT) for name in names}
-        elif len(cells) != len(names):
-            raise InputError(
-                f"{path}: {row} has {len(cells)} cells where the header has {len(names)}; "
-                "put cells that hold the separator, a quote or a line break in double quotes, or "
-                "name the separator with `delimiter`"
-            )
-        else:
-            some.append(cells)
-            if reader.line_num > line + 1 and (lines_of := _lines_as_rows(cells, str(delimiter))):
-                doubtful.append((row, lines_of))
-        line = reader.line_num
-    few = [seen if len(seen) <= _FEW_VALUES else set() for seen in known]
-    for row, parts in doubtful:
-        hits = [any(cell in few[at] for at, cell in part.items() if cell) for part in parts]
-        if 2 * sum(hits) >= len(hits):
-            raise InputError(
-                f"{path}: {row} has a quotation that runs over several rows; close it in its row, "
-                "or write a quote that belongs to the text twice, in a cell between quotes"
-            )
-
-
-def _lines_as_rows(cells: Sequence[str], delimiter: str) -> list[dict[int, str]]:
-    r"""Return the lines of a cell as rows, by column, if all are as wide as the row is.
-
-    A text may have such lines. A quote without its counterpart takes whole rows for one text, up to
-    a later quote, and then these lines have cells that other rows have too. Parts of the quoted
-    cell are left out.
-
-    >>> _lines_as_rows(["long,good\nshort,bad\n5 feet", "bad"], ",")
-    [{1: 'good'}, {0: 'short', 1: 'bad'}]
-    >>> _lines_as_rows(["long, good\nand short", "bad"], ",")
-    [{1: ' good'}]
-    """
-    for place, cell in enumerate(cells):
-        lines = [each.split(delimiter) for each in _LINE_END.split(cell)]
-        if len(lines) < 2:
-            continue
-        before, behind = [""] * place, [""] * (len(cells) - place - 1)
-        lines[0], lines[-1] = [*before, "", *lines[0][1:]], [*lines[-1][:-1], "", *behind]
-        if all(len(each) == len(cells) for each in lines):
-            parts = [{at: one for at, one in enumerate(each) if one} for each in lines]
-            return [part for part in parts if part]
-    return []
-
-
-def _json_items(
-    path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool
-) -> Iterator[tuple[str, Any]]:
-    """Yield the JSON of each item and its value, or None if it is not valid."""
-    parts = _read_text(path, layout, rows, None)
-    rest = next(parts, "") if may_be_array else ""
-    array = _AROUND.match(rest)
-    if array is None:
-        for line in _read_text(path, layout, rows, "\n"):
-            if not line.strip():
-                rows.blank.append(ord("1"))
-                continue
-            try:
-                yield line, json.loads(line)
-            except (ValueError, RecursionError):
-                yield line, None
-        return
-    rows.word, at, decoder = "item", array.end(), json.JSONDecoder()
-    is_first = True
-    while True:
-        before, between = at, _BETWEEN.match(rest, at)
-        at = between.end() if between else at
-        if rest.startswith("]", at):
-            after = "".join([rest[at + 1 :], *parts]).strip()
-            if after != ("}" if array[1] else "") or (between and between[1]):
-                yield "", None
-            return
-        # a comma is between two items, and nowhere else
-        if at < len(rest) and (not between or bool(between[1]) == is_first):
-            yield "", None
-        try:
-            found, end = decoder.raw_decode(rest, at)
-        except RecursionError:
-            yield "", None
-        except ValueError:  # it may be longer than the text so far: read the same again
-            more = "".join(islice(parts, 1 + (len(rest) - at) // _BLOCK))
-            rest, at = rest[before:] + more, 0  # with the comma before it
-            if len(rest) > MOST_ITEMS and _count_items(rest, None) > 2 * MOST_ITEMS:
-                raise InputError(f"{path}: {rows.next}{_TOO_MANY}") from None
-            if not more or len(rest) > MOST_LINE:
-                yield "", None
-        else:
-            yield rest[at:end], found
-            at, is_first = end, False
-
-
-def _read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool) -> Iterator[Piece]:
-    """Yield pieces of JSONL, or of an array of objects. A value keeps its type ("1" is a text)."""
-    names: dict[str, None] = {}
-    some: list[dict[str, Any]] = []  # objects of the next piece
-    read, most = 0, most_items(path)
-    for count, (text, found) in enumerate(_json_items(path, layout, rows, may_be_array), start=1):
-        if "\\u" in text and isinstance(found, dict):
-            try:
-                found = json.loads(whole_characters(json.dumps(found, ensure_ascii=False)))
-            except RecursionError:
-                found = None
-        if not isinstance(found, dict):
-            form = {"item": "an array of objects, [{…}, {…}]"}.get(rows.word, "one object a line")
-            raise InputError(f"{path}: {rows.next} is not valid JSON of an object; write {form}")
-        rows.blank.append(ord("0"))
-        read += len(text)
-        if not found.keys() <= names.keys():
-            names.update(dict.fromkeys(found))
-            check_names(names, path)
-        # gaps would fill all memory
-        if count * len(names) > min(most, max(MOST_REPEATED, read)):
-            raise InputError(
-                f"{path}: most of its {len(names)} columns are missing in most rows; "
-                "keep the columns that you need"
-            )
-        some.append(found)
-        if len(some) == columns.ROWS_AT_ONCE:
-            yield len(some), {name: [each.get(name) for each in some] for name in names}
-            some = []
-    if (
-        len(some) == 1
-        and rows.blank.count(b"0") == 1
-        and some[0]
-        and all(isinstance(cell, dict | list) for cell in some[0].values())
-    ):
-        raise InputError(
-            f"{path}: is one object of columns or rows; write an array of objects, [{{…}}, {{…}}], "
-            "as `to_json(path, orient='records')` of pandas does"
-        )
-    if some:
-        yield len(some), {name: [each.get(name) for each in some] for name in names}
 
 
 # -- any table -------------------------------------------------------------------------------------
@@ -499,11 +100,11 @@ def read_frame(
             path, kind = stack.enter_context(_spooled(folder))
         elif written_as is not None:
             kind = FORMATS[f".{written_as}"]
-            layout = Layout(_UTF8, _OWN_DELIMITERS.get(kind)) if kind in _OF_TEXT else layout
+            layout = Layout(UTF8, OWN_DELIMITERS.get(kind)) if kind in OF_TEXT else layout
         elif is_path and path.is_file():
             kind = format_of(path)
-        own = _OWN_DELIMITERS.get(kind or "")
-        if (layout.encoding and kind not in _OF_TEXT) or (layout.delimiter and own is None):
+        own = OWN_DELIMITERS.get(kind or "")
+        if (layout.encoding and kind not in OF_TEXT) or (layout.delimiter and own is None):
             raise InputError(
                 f"{name}: `encoding` and `delimiter` are of files of text, and JSON has no "
                 "delimiter; leave them out"
@@ -534,10 +135,10 @@ def read_frame(
                 layout, notes = detect_layout(path, layout, own)
                 if own is None:
                     rows = RowNumbers("line")
-                    pieces = _read_json(path, layout, rows, may_be_array=kind == "json")
+                    pieces = read_json(path, layout, rows, may_be_array=kind == "json")
                 else:
                     rows = RowNumbers("row", header=1)
-                    pieces = _read_csv(path, layout, rows)
+                    pieces = read_csv(path, layout, rows)
             damaged = f"{name}: is no readable table; write it again"
             with formats.one_line(damaged) if schema is not None else nullcontext():
                 frame = columns.collect_table(pieces, schema, folder)
@@ -554,7 +155,7 @@ def read_frame(
     facts = TableFacts(
         is_text=own is not None,
         is_named_by_rows=kind in ("jsonl", "json"),
-        states_types=kind not in (*_OF_TEXT, "xlsx"),
+        states_types=kind not in (*OF_TEXT, "xlsx"),
         types=None if schema is None else {f.name: str(f.type) for f in stated},
         # without blank rows they are not kept: pandas copies what a table states all the time
         rows=rows if b"1" in rows.blank else replace(rows, blank=bytearray()),
@@ -606,7 +207,7 @@ def write_frame(
             f"{', '.join(dict.fromkeys(FORMATS.values()))}"
         )
     guarded = 0
-    if kind in _OWN_DELIMITERS:  # a number is spelt as everywhere: 5 for 5.0
+    if kind in OWN_DELIMITERS:  # a number is spelt as everywhere: 5 for 5.0
         # and so is one that is a category
         kinds = {n: getattr(frame[n].dtype, "categories", frame[n]).dtype.kind for n in frame}
         cells = {name: widened(frame[name]) for name in frame if kinds[name] == "f"}
@@ -615,7 +216,7 @@ def write_frame(
             for n, column in cells.items()
         }
         frame = frame.assign(**{n: pd.Series(c, frame.index, object) for n, c in spelt.items()})
-    if guard_formulas and kind in _OWN_DELIMITERS:
+    if guard_formulas and kind in OWN_DELIMITERS:
         others, names = {}, written_names(frame, kind)
         for name in frame.columns.difference(list(as_they_are), sort=False):
             cells = frame[name].tolist()
@@ -644,7 +245,7 @@ def write_frame(
                 # Every text is quoted: left to itself the writer leaves a lone carriage return
                 # unquoted, and a reader then sees a new row.
                 quoting = {"quoting": csv.QUOTE_NONNUMERIC, "lineterminator": "\n"}
-                sep = _OWN_DELIMITERS[kind]
+                sep = OWN_DELIMITERS[kind]
                 frame.to_csv(handle, sep=sep, index=False, mode="wb", encoding="utf-8", **quoting)
     return guarded
 
@@ -656,7 +257,7 @@ def written_names(frame: pd.DataFrame, format: str) -> list[str]:
     ["'=a", 'b']
     """
     names = list(map(str, frame.columns))
-    if format.split(".")[0] in _OWN_DELIMITERS:
+    if format.split(".")[0] in OWN_DELIMITERS:
         for place, name in enumerate(names):
             if name.startswith(FORMULA_STARTS):
                 while name in names:
