@@ -63,14 +63,26 @@ def on_page_markdown(markdown: str, config: Any, **_: Any) -> str:
     return OUTSIDE.sub(lambda m: link(m[1], m[2], m[3] or "", repository), markdown)
 
 
-def as_code(page: str) -> str:
-    """Return typer's page of commands with defaults and ranges as code.
+def as_page(said: str) -> str:
+    r"""Return typer's page of commands with an example, whole sentences, and defaults as code.
 
-    >>> as_code("* `--top-p <float>`: Nucleus sampling. Default: 0.95. From 0.001 to 1.")
+    >>> print(as_page("# `twinset`\n\n* `plan`: Show what...\n\n## `twinset plan`\n\nShow what."))
+    # Command line
+    <BLANKLINE>
+    * [`plan`](#twinset-plan): Show what.
+    <BLANKLINE>
+    ## `twinset plan`
+    <BLANKLINE>
+    Show what.
+    >>> as_page("* `--top-p <float>`: Nucleus sampling. Default: 0.95. From 0.001 to 1.")
     '* `--top-p <float>`: Nucleus sampling. Default: `0.95`. From `0.001` to `1`.'
-    >>> as_code("* `--seeds <int>`: Runs per policy.  [default: 3; 1<=x<=100]")
+    >>> as_page("* `--seeds <int>`: Runs per policy.  [default: 3; 1<=x<=100]")
     '* `--seeds <int>`: Runs per policy. Default: `3; 1<=x<=100`.'
     """
+    page = said.replace("# `twinset`\n", "# Command line\n", 1)
+    for name, sentence in re.findall(r"^## `twinset ([\w-]+)`\n\n(.+)$", page, flags=re.M):
+        whole = f"* [`{name}`](#twinset-{name}): {sentence}"
+        page = re.sub(rf"^\* `{name}`: .*$", lambda _, whole=whole: whole, page, flags=re.M)
     page = re.sub(r" Default: (.+?)\.(?=$| From )", r" Default: `\1`.", page, flags=re.M)
     page = re.sub(r" From ([\d.e+-]+) to ([\d.e+-]+)\.$", r" From `\1` to `\2`.", page, flags=re.M)
     page = re.sub(r"  \[default: (.+)\]$", r" Default: `\1`.", page, flags=re.M)
@@ -80,4 +92,4 @@ def as_code(page: str) -> str:
 if __name__ == "__main__":
     typer = [sys.executable, "-m", "typer", "twinset.commandline.app", "utils", "docs"]
     said = subprocess.run([*typer, "--name", "twinset"], check=True, capture_output=True, text=True)
-    Path(__file__).with_name("cli.md").write_text(as_code(html.unescape(said.stdout)), "utf-8")
+    Path(__file__).with_name("cli.md").write_text(as_page(html.unescape(said.stdout)), "utf-8")
