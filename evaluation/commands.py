@@ -57,15 +57,15 @@ if TYPE_CHECKING:
 
 RELEASE = "release"
 WHY = (
-    "Computed from the twin and its model alone, these numbers are post-processing of what is "
-    "differentially private, and cost no further privacy. All others were computed on private rows."
+    "These numbers were computed from the twin and its model only. They are post-processing and "
+    "cost no further privacy. All others were computed on private rows."
 )
 NOT_PRIVATE = (
-    "this twin has no guarantee of whole records, so nothing measured of it may be published"
+    "this twin has no guarantee for whole records, so nothing measured on it may be published"
 )
 TITLES: dict[Question, str] = {
     "utility": "Is it useful? Classifiers tested on real held-out rows",
-    "fidelity": "Is it faithful? The twin's texts beside a second real sample's",
+    "fidelity": "Is it faithful? The twin's texts and a second real sample's",
     "leakage": "Does it leak?",
 }
 # The dimension of places that becomes columns, and those that only the JSON and the report show.
@@ -285,7 +285,7 @@ def mechanism(
     # A refuted theorem is worse than a refuted nominal claim, so it is said first.
     if not all(finding.theorem_holds for finding in findings):
         raise VerificationError(
-            "the outputs show more than is claimed: what is refuted is not private"
+            "the outputs show more than is claimed. What is refuted is not private."
         )
     if not all(finding.holds for finding in findings):
         raise VerificationError("the outputs show more than the nominal claim of this form")
@@ -389,7 +389,7 @@ def show_first_verdict(result: Result, source: Source, device: str) -> None:
         except InputError as error:
             lines = [f"no verdict: {error}"]
         except (KeyboardInterrupt, Stopped):
-            lines = [f"no verdict: stopped; the run is finished: {result.run}"]
+            lines = [f"no verdict: stopped. The run is finished: {result.run}"]
         for line in lines:
             is_command = line.startswith(" ")  # to be pasted, so it is not broken
             progress.say(line if is_command else fill(line, 80, subsequent_indent=" " * 22))
@@ -403,7 +403,7 @@ def _parse_numbers(
         kind = int if is_whole else float
         found = dict.fromkeys(map(kind, text.split(",")))
     except ValueError:
-        raise InputError(f"{option} takes numbers with commas between: 1,2,4") from None
+        raise InputError(f"{option}: cannot be read. Write numbers as 1,2,4.") from None
     for number in found:
         check_number(option, number, bounds, is_whole)
     return tuple(found)
@@ -424,7 +424,7 @@ def _say_where(kept: KeptFindings) -> None:
     if kept.path is not None:
         said.print(f"kept in {kept.path}")
     if kept.earlier is not None:
-        said.print(f"what was measured before is in {kept.earlier}")
+        said.print(f"the earlier findings are in {kept.earlier}")
 
 
 def _show_findings(findings: Findings, as_json: bool) -> None:

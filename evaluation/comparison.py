@@ -184,7 +184,7 @@ def compare_policies(
             results.commands = list(dict.fromkeys([*kept["commands"], command]))
             made_under = dict(kept["settings"])
         except DAMAGED as error:
-            raise InputError(f"{json_file}: holds no results; name another `output`") from error
+            raise InputError(f"{json_file}: holds no results. Name another `output`.") from error
         check_settings(json_file, results.settings, made_under)
     seeds = range(config.training.seed, config.training.seed + request.seeds)
     keys = [(name, seed) for seed in seeds for name in (REAL_ROWS, BASELINE, *configs)]
@@ -225,7 +225,7 @@ class PolicyTrials:
         if longest >= budget:
             raise InputError(
                 f"canaries have up to {longest} tokens and an end, but texts are cut after "
-                f"{budget}; raise `max_tokens`, or shorten `prompt`"
+                f"{budget}. Raise `max_tokens`, or shorten `prompt`."
             )
         # The held-out rows that perplexity is taken of are the same for all.
         order = np.random.default_rng(config.training.seed).permutation(len(data.heldout))
@@ -386,17 +386,17 @@ def _write_notes(results: PolicyResults) -> list[str]:
     """Return what a reader of the table must know."""
     facts = results.facts
     return [
-        "Computed on private rows: stays with their owner. Only twins may be handed over.",
+        "Computed on private rows. Keep it. Only twins may be handed over.",
         "Mean and 95 % t interval over the seeds, which change training, noise, sampling and "
-        "canaries; the held-out rows are the same for all. One seed has no interval.",
+        "canaries. The held-out rows are the same for all. One seed has no interval.",
         f"Labels predicted: {facts['target']}. Each twin has {facts['rows']} rows. Label fidelity "
         f"is judged by classifiers of {facts['judge rows']} real training rows. The row of real "
-        "data has as many training rows as a twin; its label fidelity is the judges' accuracy on "
+        "data has equally many training rows. Its label fidelity is the judges' accuracy on "
         f"the held-out rows, which a perfect twin would reach. The rows of “{BASELINE}” have the "
-        "labels of the real rows in their true shares, and nothing else of them.",
+        "labels of the real rows in their true shares, and nothing else from them.",
         f"Exposure in bits: {EXACT} among |R| = {facts['space']} secrets behind the canary's own "
-        f"prompt; mean of {EACH} canaries planted {' and '.join(map(str, COPIES))} times, in all "
-        f"{facts['planted']} rows beside the training rows. "
+        f"prompt. Mean of {EACH} canaries planted {' and '.join(map(str, COPIES))} times, in all "
+        f"{facts['planted']} rows added to the training rows. "
         f"{UNKNOWN:.2f} is what an ignorant model has on average, "
         f"{math.log2(facts['space']):.2f} the most.",
         f"Held-out perplexity: {facts['perplexity rows']} held-out rows. Held-out texts that are "

@@ -256,7 +256,7 @@ def run_demo(
         minutes = 1 + (planned.seconds + dict(planned.phases)["rows"]) / 60
         quicker = ""
         if minutes > LONG_MINUTES and base_model != GPT2_MINI:
-            quicker = f"; `base_model={GPT2_MINI}` is several times quicker"
+            quicker = f". `base_model={GPT2_MINI}` is several times quicker."
         progress.say(f"the demo takes about {minutes:.0f} min on this machine{quicker}")
         made = generate(source, config, rows, OutputPaths(run, overwrite=overwrite), progress).run
         assert made is not None
@@ -307,8 +307,8 @@ class DemoReport:
         yield accuracies
         if demo.secrets:
             secrets = _make_table(
-                "Planted personal data that stand in the twin, word for word",
-                "private, held-out: of that table alone; held-out rows were never trained on",
+                "Planted personal data that occur in the twin, word for word",
+                "private, held-out: of that table only. Held-out rows were never trained on.",
                 ("kind",),
                 ("private", "held-out: chance", "control: in the private rows"),
             )

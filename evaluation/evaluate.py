@@ -113,13 +113,13 @@ def evaluate(
     makers = make_classifiers(request.classifiers, progress.say, request.encoder, embeddings)
     run, twin = release.run, release.twin
     if request.sweep and run is None:
-        raise InputError("`sweep_epsilon` trains as a run did; name the run with `run`")
+        raise InputError("`sweep_epsilon` trains like a run. Name the run with `run`.")
     if "encoder" in makers:
         makers["encoder"](0).load()  # a wrong name is found now and not after an hour
     tables, notes = _read_tables(release, request)
     public_model = None  # judges how plain texts are
     if run is None:
-        notes.append("no run folder (`run`): no rows of the base model, and no perplexity")
+        notes.append("no rows of the base model and no perplexity without a run folder (`run`)")
     else:
         training, device = run.config.training, run.config.speed.device
         try:
@@ -138,12 +138,12 @@ def evaluate(
     notes += check_tables(tables)
     if not has_budget:
         notes.append(
-            "no DP classifier on the real rows: the twin has no ε for whole records to share"
+            "no DP classifier on the real rows, because the twin has no ε for whole records"
         )
     elif dp_classifiers and len(tables.attributes) > 1:
         notes.append(
-            f"each DP classifier on the real rows spends the twin's whole ε on one target: all "
-            f"{len(targets(tables.attributes))} together spend that many times as much"
+            "each DP classifier on the real rows spends the twin's whole ε on one target. All "
+            f"{len(targets(tables.attributes))} together spend that many times more."
         )
     if not request.embedded:
         notes.append("texts were not compared by embeddings")
@@ -201,21 +201,21 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
         before = len(train) + len(heldout)
         train, heldout = (public_rows(rows, run.schema, run.labels) for rows in (train, heldout))
         if left_out := before - len(train) - len(heldout):
-            notes.append(f"{left_out} real rows have no text, or no label of the twin: left out")
+            notes.append(f"leaving out {left_out} real rows without text or a label of the twin")
     if heldout[text].tolist() == train[text].tolist():
-        raise InputError("`test` is the training table itself; name other rows")
+        raise InputError("`test` is the training table. Name other rows.")
     # A held-out row that was trained on flatters whatever learned it by heart.
     is_known = heldout[text].map(normalised).isin(set(map(normalised, train[text])))
     overlapping = int(is_known.sum())
     if overlapping and request.exclude_overlap:
         notes.append(
-            f"{overlapping} held-out rows were left out, for their texts are training texts"
+            f"{overlapping} held-out rows were left out, because their texts are training texts"
         )
         heldout = heldout[~is_known].reset_index(drop=True)
     elif overlapping:
         notes.append(
-            f"{overlapping} held-out rows are training rows too, and flatter whatever was trained "
-            "on these; `exclude_overlap=True` leaves them out"
+            f"{overlapping} held-out rows are training rows too, so the scores are too good. "
+            "`exclude_overlap=True` leaves them out."
         )
     others = request.baseline, request.non_private
     baseline, non_private = [None if path is None else read_frame(path) for path in others]
@@ -240,8 +240,8 @@ def judge_finished_run(
     evaluate_it = f"  twinset evaluate {folder} --train {table}"
     if not (run / "internal" / HELD_OUT_FILE).is_file():
         return [
-            "No rows were held out to judge the twin by: `hold_out=0.2` keeps some back. With "
-            "other real rows this measures it now:",
+            "No rows were held out to judge the twin. Next time, `hold_out=0.2` keeps some back. "
+            "With other real rows, this measures it now:",
             f"{evaluate_it} --test OTHERS",
         ]
     next_up = f"{'What next?':<22}All measures, all attacks, and one page with both:"
@@ -251,8 +251,8 @@ def judge_finished_run(
     )
     following = [next_up, evaluate_it, audit_it, report_it]
     if is_read_once:
-        once = "No verdict: standard input is read once only. Save the table as"
-        return [f"{once} {table} for it.", *following]
+        once = "No verdict: standard input can be read only once. To get one, save the table as"
+        return [f"{once} {table}.", *following]
     rng = np.random.default_rng(0)
     source = replace(source, labels=FinishedRun.read(run).labels)  # those that became public
     trained, held = (
@@ -264,7 +264,7 @@ def judge_finished_run(
     twin = twin.sample(min(MOST, len(twin)), random_state=0)
     names = tuple(attribute.name for attribute in schema.attributes)
     tables = Tables(records_to_frame(trained), records_to_frame(held), twin, schema.text, names)
-    progress.say("judging the twin by the rows held out: quick measures")
+    progress.say("judging the twin with the rows held out: quick measures")
     # No text of the base model here: writing it takes longer than all the rest.
     found = [*Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()]
     use = judge("utility", found)
@@ -285,7 +285,7 @@ def judge_finished_run(
         quick.save(run / "internal" / FIRST.format(kind))
     verdicts = use, faithful, leaks, judge_hand_over(model.guarantee, use, leaks)
     lines = [f"{v.question:<22}{v.answer}: {v.line}" for v in verdicts]
-    return [*lines, *following, "Computed on private rows: the first four lines are for you alone."]
+    return [*lines, *following, "Computed on private rows. Keep the first four lines to yourself."]
 
 
 @in_turn

@@ -195,7 +195,7 @@ class Findings:
             return found
         except DAMAGED as error:
             raise InputError(
-                f"{path}: holds no findings of twinset ({type(error).__name__}); measure again"
+                f"{path}: holds no findings of twinset ({type(error).__name__}). Measure again."
             ) from error
 
 
@@ -263,7 +263,7 @@ def check_output(output: Path) -> None:
             Findings.load(output)
         except InputError:
             raise InputError(
-                f"`output={output}`: exists and holds no findings; name another file"
+                f"`output={output}`: exists and holds no findings. Name another file."
             ) from None
 
 
@@ -271,17 +271,17 @@ def check_private_place(output: Path) -> None:
     """Refuse a file in a place that must not have figures of private rows, or in no folder."""
     folder = output.resolve().parent
     if (folder / "privacy.json").exists() or folder.name == "share":
-        raise InputError(f"`output={output}`: share/ is for others, and these figures are not")
+        raise InputError(f"`output={output}`: is for others. Keep these figures elsewhere.")
     if not output.parent.is_dir():
-        raise InputError(f"`output={output}`: its folder does not exist; create it")
+        raise InputError(f"`output={output}`: its folder does not exist. Create it.")
 
 
 def check_settings(path: Path, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> None:
     """Refuse to add to results that were made under other settings, and name these."""
     if names := [n for n in {**ours, **theirs} if ours.get(n) != theirs.get(n)]:
         raise InputError(
-            f"{path}: its rows were made with other settings ({', '.join(names)}); "
-            "name another `output`, or take the file away"
+            f"{path}: its rows were made with other settings ({', '.join(names)}). "
+            "Name another `output`, or remove the file."
         )
 
 

@@ -40,14 +40,14 @@ from .release import Twin, take_records
 
 BASELINE_FILE = "no-private-data.parquet"  # in a run's `internal/`
 TRAINED_ALL_THE_SAME = (
-    "these models are trained, where `twinset generate` trains nothing on so few records; "
-    "`--steps 0` trains nothing here either, `generate --steps 40` does there"
+    "these models are trained, although `twinset generate` skips training for few records. "
+    "`--steps 0` skips it here too, `generate --steps 40` trains there too."
 )
 POLICIES = policy_names()
 NO_PRIVACY = "none"  # a policy here: what training without noise gives, and gives away
 HELD_OUT_SHARE = 5  # one row in 5, if no held-out table is given
 HELD_OUT_ROWS = 2000  # at most: embeddings of more take minutes
-SAME_PROMPT = 'every model is behind "{}"; `prompt` names another, such as the one a run has chosen'
+SAME_PROMPT = 'all models use the prompt "{}". Set `prompt` to use another, such as that of a run.'
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ComparisonRequest:
         """Refuse numbers out of range, and owners, because planted canaries have none."""
         check_options(self)
         if self.source.owner is not None:
-            raise InputError("`owner`: rows are protected one by one here; leave it out")
+            raise InputError("`owner`: a comparison protects single rows. Leave it out.")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def read_data(
     rng = np.random.default_rng(seed)
     if request.test is None:
         if len(records) < HELD_OUT_SHARE:
-            raise InputError(f"{source.name}: too few rows to hold some out; give others as `test`")
+            raise InputError(f"{source.name}: too few rows to hold some out. Give `test` rows.")
         many = min(len(records) // HELD_OUT_SHARE, HELD_OUT_ROWS)
         order = rng.permutation(len(records))
         held, trained = (take_records(records, places) for places in (order[:many], order[many:]))
@@ -133,7 +133,7 @@ def read_data(
     held, _ = without_reserved(held, frame, reserved, request.test, source.strict)
     known, spelt = schema.spelled, [tuple(map(plain, labels)) for labels in held.labels]
     if not known.keys() >= set(spelt):
-        raise InputError(f"`test={request.test}`: has labels that {source.name} lacks")
+        raise InputError(f"`test={request.test}`: has labels that {source.name} lacks. Fix it.")
     held = replace(held, labels=[known[labels] for labels in spelt])
     tested = take_records(held, rng.permutation(len(held))[:HELD_OUT_ROWS])
     return Data(records, replace(tested, schema=schema), *columns)
@@ -144,10 +144,10 @@ def policy_config(config: RunConfig, name: str) -> RunConfig:
     if name == NO_PRIVACY:
         return replace(config, privacy=replace(config.privacy, target_epsilon=None))
     if config.privacy.target_epsilon is None:
-        raise InputError(f"`epsilon` is needed; without privacy take `policies={NO_PRIVACY}`")
+        raise InputError(f"`epsilon` is needed. Without privacy take `policies={NO_PRIVACY}`.")
     if name not in POLICIES:
         known = ", ".join((*POLICIES, NO_PRIVACY))
-        raise InputError(f"`policies`: there is no policy {name!r}; there are {known}")
+        raise InputError(f"`policies`: there is no policy {name!r}. There are {known}.")
     return replace(config, policy=replace(config.policy, noise_policy=name))
 
 

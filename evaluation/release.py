@@ -87,30 +87,28 @@ def check_tables(tables: Tables) -> list[str]:
         choose_columns(frame, text, list(tables.attributes), name, [])
         text_cells(frame[text], f"{name}: column {text!r}")
         if not labelled(frame, text, tables.attributes)[0]:
-            raise InputError(f"{name}: no row has both a text and all labels; give another table")
+            raise InputError(f"{name}: no row has both a text and all labels. Give another table.")
         found[name] = {a: set(labelled(frame, text, (a,))[1]) for a in tables.attributes}
         for attribute, labels in found[name].items():
             if unknown := labels - found["`train`"][attribute] - declared.get(attribute, set()):
                 raise InputError(
-                    f"{name}: column {attribute!r} has {len(unknown)} labels that `train` lacks; "
-                    "give tables of the same kind"
+                    f"{name}: column {attribute!r} has {len(unknown)} labels that `train` lacks. "
+                    "Give tables of the same kind."
                 )
     for attribute, known in found["`train`"].items():
         if rest := known - found["`test`"][attribute]:
             # Only labels that the twin shows anyway are named.
             shown = sorted(rest & found[TWIN][attribute])[:NAMED]
             notes.append(
-                f"{attribute}: {len(rest)} of {len(known)} labels have no row in `test`, so that "
-                f"nothing is known of them{': ' if shown else ''}{', '.join(map(repr, shown))}"
+                f"{attribute}: {len(rest)} of {len(known)} labels have no row in `test`, so they "
+                f"are not judged{': ' if shown else ''}{', '.join(map(repr, shown))}"
             )
     for name, frame in tables.written.items():
         if len(frame) < FEW_ROWS:
-            few = f"{name} has {len(frame)} rows only: nothing can be concluded from so few"
-            notes.append(few)
+            notes.append(f"{name} has only {len(frame)} rows. They are too few for conclusions.")
         for attribute, labels in found[name].items():
             if len(labels) < 2:
-                one = f"{name} has rows of one {attribute!r} only: whoever learns from it says that"
-                notes.append(one)
+                notes.append(f"{name} has only one {attribute!r}, so classifiers learn nothing")
     return notes
 
 
@@ -174,7 +172,7 @@ class Twin:
         except InputError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{file}: holds no ledger; restore it, or take it away") from error
+            raise InputError(f"{file}: holds no ledger. Restore it, or remove it.") from error
 
     @property
     def is_of_whole_records(self) -> bool:
@@ -216,7 +214,7 @@ class FinishedRun:
             raise InputError(f"{root}: {error}") from None
         except DAMAGED as error:
             raise InputError(
-                f"{root} is no complete run folder of twinset ({type(error).__name__})"
+                f"{root}: is not a complete run folder ({type(error).__name__}). Check the path."
             ) from error
         return cls(root, config, schema, template, labels, made_from.get("reading", {}))
 
@@ -244,14 +242,14 @@ class Release:
         # A run folder has a model. Anything else is the file of a twin.
         is_run = (path / "model" / DESCRIPTION).is_file()
         if is_run and run is not None:
-            raise InputError(f"{path} is a run folder; `run` is for a twin given as a file")
+            raise InputError(f"{path} is a run folder. Leave `run` out.")
         root, file = run or (path if is_run else None), path
         finished = None if root is None else FinishedRun.read(root, device)
         if is_run:
             twins = (path / "share" / f"twin{ending}" for ending in FORMATS)
             there = [twin for twin in twins if twin.is_file()]
             if not there:
-                raise InputError(f"{path}/share holds no twin yet; run `twinset sample {path}`")
+                raise InputError(f"{path}/share holds no twin yet. Run `twinset sample {path}`.")
             file = there[0]
         twin = Twin.read(file)
         if finished is not None:
@@ -302,8 +300,8 @@ def open_real_rows(
         return
     if run is None or not (run.internal / HELD_OUT_FILE).is_file():
         raise InputError(
-            "real rows that nothing was trained on are needed: name a file, or make a run with "
-            "`hold_out=0.2`, which keeps some back"
+            "real rows are needed that the model was not trained on. Name a file, or make a run "
+            "with `hold_out=0.2`, which keeps some back."
         )
     source = Source(
         str(data),
@@ -329,10 +327,10 @@ def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
     _, records, _ = read_source(source, Silent(), internal)  # if it is large
     trained, held = records.split(kept_rows(internal))
     if held is None:
-        raise InputError(f"{run}: no rows were held out (`hold_out`)")
+        raise InputError(f"{run}: no rows were held out. Set `hold_out`.")
     # The places of held-out rows mean nothing in another table, so the texts must be the same.
     if list(held.texts) != read_frame(internal / HELD_OUT_FILE)[records.schema.text].tolist():
-        raise InputError(f"{source.name}: is not the table that {run} was made from")
+        raise InputError(f"{source.name}: is not the table of {run}. Give that one.")
     return trained, held
 
 
@@ -370,7 +368,7 @@ def rows_per_label(twin: pd.DataFrame, schema: Schema) -> dict[Combination, int]
     choose_columns(twin, schema.text, names, "the twin", [])
     found, known = Counter(as_texts(twin[names]).itertuples(False, None)), schema.spelled
     if not found.keys() <= known.keys():
-        raise InputError("the twin has labels that the training table lacks; give its own table")
+        raise InputError("the training table lacks some of the twin's labels. Give the right one.")
     return {combination: found[spelt] for spelt, combination in known.items()}
 
 

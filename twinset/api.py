@@ -111,8 +111,8 @@ class Twinset:
         if self._model is None:
             asked = self.config.privacy.target_epsilon
             goal = "no privacy" if asked is None else f"ε = {asked:g}"
-            return f"<Twinset on {base}, not fitted; asked for: {goal}>"
-        return f"<Twinset, fitted. {self.guarantee.sentence.partition(': ')[0]}>"
+            return f"<Twinset on {base}, not fitted, asked for {goal}>"
+        return f"<Twinset, fitted, {self.guarantee.sentence.partition(': ')[0]}>"
 
     def plan(
         self,
@@ -153,7 +153,7 @@ class Twinset:
         if data is not None:
             source = _source_of(data, text, attributes, owner, self._prompt, hold_out, reading)
         elif reading:
-            raise InputError(f"`{next(iter(reading))}` is of a table: without one, leave it out")
+            raise InputError(f"`{next(iter(reading))}` needs a table. Give one, or leave it out.")
         with _listening(self._progress) as progress:
             from twinset.run.generate import plan_run  # after the error was reported
 
@@ -358,12 +358,12 @@ class Twinset:
 
         place, model = Path(folder), self.model
         if not hasattr(twin, "columns") or tuple(twin.columns) != model.schema.columns:
-            raise InputError("`twin`: has other columns than the model's rows; share those alone")
+            raise InputError("`twin`: has other columns than the model's rows. Share only those.")
         # The guarantee is of rows that were sampled, none more often than it was sampled.
         if others := (Counter(_hashes(twin)) - self._written).total():
             raise InputError(
                 f"`twin`: {others:,} of {len(twin):,} rows were not returned by `sample` here, so "
-                "that nothing is guaranteed of them; sample anew and share these rows, as they are"
+                "they have no guarantee. Sample again and share those rows unchanged."
             )
         # The table that is written is built from the cells alone. A caller's table has more:
         # categories that no row has, attributes and an order, which may tell of other tables.
@@ -373,7 +373,7 @@ class Twinset:
         twin = twin_frame(schema, twin[schema.text].astype(str).tolist(), labels)
         twin = twin.sample(frac=1, random_state=0).reset_index(drop=True)
         if place.is_file() or (place.is_dir() and any(place.iterdir())):
-            raise InputError(f"{place}: is not empty; name another folder")
+            raise InputError(f"{place}: is not empty. Name another folder.")
         place.mkdir(parents=True, exist_ok=True)
         return model.share(twin, place, self.config.sampling, format)
 
@@ -402,8 +402,8 @@ class Twinset:
         from huggingface_hub.errors import HfHubHTTPError
 
         if not self.guarantee.is_of_whole_records:
-            what = "nothing" if self.guarantee.epsilon is None else "nothing but flagged spans"
-            raise InputError(f"{what} is protected by this model, so its rows are not uploaded")
+            what = "nothing" if self.guarantee.epsilon is None else "only flagged spans"
+            raise InputError(f"this model protects {what}, so its rows are not uploaded")
         hub = HfApi(token=token)
         with TemporaryDirectory() as folder:
             self.share(twin, folder)
@@ -418,7 +418,7 @@ class Twinset:
     def model(self) -> TwinModel:
         """The fitted model with its schema, its noisy label counts and its ledger."""
         if self._model is None:
-            raise InputError("nothing has been fitted yet; call fit(table) or Twinset.load(path)")
+            raise InputError("nothing has been fitted yet. Call fit(table) or Twinset.load(path).")
         return self._model
 
     @property
@@ -446,7 +446,7 @@ class Twinset:
         folder, model = Path(path).resolve(), self.model
         there = {each.name for each in folder.iterdir()} if folder.is_dir() else set()
         if folder.is_file() or there - listed(folder).keys():
-            raise InputError(f"{folder}: holds something else than a model; name another folder")
+            raise InputError(f"{folder}: holds files that are not a model. Name another folder.")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with writing(folder), replacing(folder) as new:
             model.save(new)
@@ -573,7 +573,7 @@ def _listening(progress: Progress | bool) -> AbstractContextManager[Progress]:
 def _make_config(base_model: str | Path, private: bool, options: dict[str, Any]) -> RunConfig:
     """Return a run's options. Only an explicit `private=False` turns privacy off."""
     if "epsilon" in options and private is (options["epsilon"] is None):
-        raise InputError("`epsilon` must be a number, and is left out with `private=False`")
+        raise InputError("`epsilon` must be a number. Leave it out with `private=False`.")
     if not private:
         options = options | {"epsilon": None}
     return run_config({"base_model": str(base_model)} | options)

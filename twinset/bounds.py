@@ -120,7 +120,7 @@ def check_number(
     # True and False are integers to Python, but they are not meant as numbers
     if not isinstance(value, kind) or isinstance(value, bool) or value not in bounds:
         what = "a whole number" if is_whole else "a number"
-        more = f"; {hint}" if hint else ""
+        more = f". {hint}." if hint else ""
         raise InputError(f"{option} must be {what} {bounds}, not {_in_few_characters(value)}{more}")
 
 

@@ -121,9 +121,9 @@ def finding_line(finding: Finding) -> str:
     """
     theorem, guaranteed = "", finding.guaranteed
     if guaranteed is not None:
-        theorem = "; the claim is nominal, and no theorem covers this form"
+        theorem = " (the claim is nominal, and no theorem covers this form)"
         if math.isfinite(guaranteed):
-            theorem = f"; the claim is nominal, a theorem covers epsilon {guaranteed:.2f}"
+            theorem = f" (the claim is nominal, a theorem covers epsilon {guaranteed:.2f})"
     return (
         f"{finding.what}: claimed epsilon {finding.claimed:.2f}, shown at least "
         f"{finding.lower_bound:.2f} (delta {finding.delta:g}, 2 × {finding.trials:,} outputs): "
@@ -167,9 +167,9 @@ def main(
     header = "step | experiment | claimed ε | shown: median, most | claim held | a theorem covers"
     made_on = about()
     made = (
-        f"σ = 1, δ = {delta:g}; lower bounds at 95 % confidence; {trials:,} outputs with the "
-        f"target and as many without, of faults {fault_trials:,}. {made_on['machine']}; "
-        f"{made_on['versions']}"
+        f"σ = 1, δ = {delta:g}. Lower bounds at 95 % confidence. {trials:,} outputs each with "
+        f"and without the target, of faults {fault_trials:,}. {made_on['machine']}. "
+        f"{made_on['versions']}."
     )
     command = "    python -m evaluation.audit.report"
     table = markdown_table(header.split(" | "), rows, 2)

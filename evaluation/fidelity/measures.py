@@ -64,7 +64,7 @@ def fidelity(
         texts[name] = [cell for cell in cells if cell is not None]
         if not texts[name]:
             raise InputError(
-                f"the table of {name} has no text in {tables.text!r}; give one with records"
+                f"the table of {name} has no text in {tables.text!r}. Give one with records."
             )
     found: list[tuple[str, Score | None]] = []
 

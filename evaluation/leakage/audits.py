@@ -100,7 +100,7 @@ def audit_release(
     text, attributes = release.columns(joined[0][1], request.attributes, notes)
     twin = [str(cell) for cell in release.twin.frame[text].dropna()]
     if not twin:
-        raise InputError(f"{release.path}: the twin has no texts; give another file")
+        raise InputError(f"{release.path}: the twin has no texts. Give another file.")
     real: list[Records] = []
     for path, (frame, _) in zip(paths, joined, strict=True):
         frame = frame if run is None else public_rows(frame, run.schema, run.labels)
@@ -114,7 +114,7 @@ def audit_release(
         model = TwinModel.load(run.root, release.device)
     if model is None:
         attacks: list[roc.Attack] = []
-        notes.append("the model was not attacked: name its run folder")
+        notes.append("the model was not attacked. To attack it, name its run folder.")
     else:
         base = None  # without a run nothing says which model it was before
         if run is not None:
@@ -131,7 +131,7 @@ def audit_release(
             try:
                 measured += mean_reciprocal_rank(model, records, rows, seed=seed, progress=progress)
             except InputError as error:
-                more.append(f"names were not asked for: {error}")
+                more.append(f"names were not tried: {error}")
         notes += dict.fromkeys(more)
     measured += sides.measured
     encode = SentenceEncoder(progress.say, release.device).encode
@@ -163,7 +163,7 @@ class CanaryRequest:
         check_options(self)
         most = len(self.formats) // len(self.copies)
         if self.each > most:
-            there_are = f"there are sentences for {most} of each of `copies`"
+            there_are = f"there are only sentences for {most} of each of `copies`. Lower it."
             raise InputError(f"`each={self.each}`: {there_are}")
 
     @property
@@ -197,7 +197,7 @@ def audit_canaries(
     if output.is_file():
         findings = Findings.load(output)
         if findings.kind != "canaries":
-            raise InputError(f"{output}: holds no audit of canaries; name another `output`")
+            raise InputError(f"{output}: holds no audit of canaries. Name another `output`.")
         check_settings(output, settings, findings.about["settings"])
     else:
         # The coins are kept, because a resumed audit must plant the same canaries.
@@ -317,7 +317,7 @@ class PlantedTable:
         bound: dict[str, Any] = {}
         if model.guarantee.unit != UNIT:
             notes.append(
-                f"{name}: no lower bound; it protects {model.guarantee.unit}, which canaries lack"
+                f"{name}: no lower bound, because canaries do not test {model.guarantee.unit}"
             )
         else:
             if self._request.coins:

@@ -111,11 +111,11 @@ def model_attacks(
     for records, who in ((members, "the members"), (non_members, "the non-members")):
         if [attribute.name for attribute in records.schema.attributes] != names:
             raise InputError(
-                f"{who}: the model was trained with the labels {', '.join(names)}; name these"
+                f"{who}: the model was trained with other labels. Name {', '.join(names)}."
             )
         if not set(records.labels) <= set(twin.schema.combinations):
             raise InputError(
-                f"{who} have label values that the model was not trained with; leave these rows out"
+                f"{who} have labels that the model was not trained with. Leave these rows out."
             )
     texts, labels = ([*members.texts, *non_members.texts], [*members.labels, *non_members.labels])
     rows = replace(members, texts=texts, labels=labels, schema=twin.schema)
@@ -137,7 +137,7 @@ def model_attacks(
         found["calibrated loss"] = row_losses(base.model, tokens, reading).mean - losses.mean
     else:
         why = "is not at hand" if base is None else "has another vocabulary"
-        notes.append(f"calibrated loss: left out, for the base model {why}")
+        notes.append(f"calibrated loss: left out, because the base model {why}")
     return [Attack(n, MODEL, *np.split(v, [len(members)])) for n, v in found.items()], notes
 
 

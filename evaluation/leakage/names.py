@@ -285,9 +285,8 @@ def replay(
     few, many = sorted((len(train), len(heldout)))
     if many > UNEQUAL * few:
         notes.append(
-            f"Train has {len(train):,} rows and held-out {len(heldout):,}: what stands in one row "
-            "of the smaller is commoner than what stands in one of the larger, so chance is only "
-            "roughly known."
+            f"Train has {len(train):,} rows and held-out {len(heldout):,}. The tables differ so "
+            "much in size that the share expected by chance is only roughly known."
         )
     return list(_replayed(private, written, OCCURRENCES)), notes
 

@@ -81,8 +81,8 @@ def separation(
         measured += [Measured("leakage", score, where) for score in attack_scores(attack, seed)]
         total = len(attack.non_members)
         notes += [
-            f"{name}: {total} non-members are too few for that rate, {math.ceil(1 / rate)} are "
-            "needed; it is the share of members above all non-members"
+            f"{name}: {total} non-members are too few for that rate, which needs "
+            f"{math.ceil(1 / rate)}. It is the share of members above all non-members."
             for name, rate in RATES.items()
             if total < 1 / rate
         ]
@@ -179,12 +179,12 @@ def draw_sides(members: Records, non_members: Records, most: int, seed: int) -> 
         alone = [np.flatnonzero([key not in shared for key in side]) for side in keys]
         if not all(map(len, alone)):
             raise InputError(
-                "every row is a member and a non-member; name rows that the twin was not trained on"
+                "all rows are members and non-members. Name rows that were not trained on."
             )
         out = [len(side) - len(rest) for side, rest in zip(both, alone, strict=True)]
         notes.append(
             f"{out[0]} of {len(members)} members and {out[1]} of {len(non_members)} non-members "
-            "have a text that is on both sides; they are left out of membership inference"
+            "have a text that is on both sides. They are left out of membership inference."
         )
         members, non_members = map(take_records, both, alone)
     shift, differ = measure_shift(members.texts, non_members.texts, seed)
@@ -221,8 +221,8 @@ def measure_shift(
         sides.append([distinct[i] for i in rng.permutation(len(distinct))[:SHIFT_ROWS]])
     if min(map(len, sides)) < FOLDS:
         return None, (
-            f"whether members and non-members differ without the twin was not tested: {FOLDS} "
-            "different texts of each are needed",
+            "whether members and non-members differ without the twin was not tested, because it "
+            f"needs {FOLDS} different texts of each",
         )
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\w+|[^\w\s]")
     classifier = make_pipeline(words, LogisticRegression(class_weight="balanced", max_iter=1000))
@@ -239,9 +239,9 @@ def measure_shift(
     high = area.value + factor * (area.high - area.value)
     area = replace(area, low=max(0.0, low), high=min(1.0, high))
     note = (
-        "members and non-members differ in distribution: words alone, without model or twin, "
+        "members and non-members differ in distribution. Words alone, without model or twin, "
         f"tell them apart with an {AUROC} of {area}. Membership inference means nothing on "
-        "these tables; take non-members drawn at random from the same table as the members"
+        "these tables. Take non-members drawn at random from the same table as the members."
     )
     return Measured("leakage", area, PLACE), (note,) if area.low > 0.5 + MARGIN else ()
 

@@ -123,7 +123,7 @@ def draw_section(question: Question, findings: Sequence[Findings]) -> Iterator[F
     if rows:
         domain = find_domain([s for each in rows.values() for s in each.values()])
         panels = tuple((h, draw_intervals(f"{BOUND}, {h}", r, domain)) for h, r in rows.items())
-        yield Figure("Lower bound of ε beside what is claimed", explain_measure(BOUND), panels)
+        yield Figure("Lower bound of ε and the ε claimed", explain_measure(BOUND), panels)
     # What can be compared: a figure for each measure and label, a panel for each group.
     figures: dict[tuple[str, str], list[Group]] = {}
     for group in drawable_groups(measured):
@@ -311,12 +311,12 @@ def draw_intervals(
         if mark:  # next to the bar of each row, never through the names above them
             at = canvas.place("x", mark[0])
             canvas.stroke(f"M {at} {y + 14} v {_BAR + 4}", "soft", 1.25, _DASHED)
-    described = "; ".join(f"{name} {format_score(rows[name])}" for name in names)
+    described = ", ".join(f"{name} {format_score(rows[name])}" for name in names)
     if mark:
         at = canvas.place("x", mark[0])
         side = "start" if at < WIDTH / 5 else "end" if at > WIDTH * 0.8 else "middle"
         canvas.write(mark[1], at, 12, side, _SOFT)
-        described += f"; {mark[1]} {format_number(mark[0])}"
+        described += f", {mark[1]} {format_number(mark[0])}"
     return canvas.finish(title, described, foot + 22)
 
 

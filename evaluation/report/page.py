@@ -68,7 +68,7 @@ _FOUND_BY: dict[Question, tuple[str, ...]] = {
     "fidelity": ("evaluation",),
     "leakage": ("audit", "canaries"),
 }
-STALE = "{}: measured before the twin was sampled anew; run the command once more"
+STALE = "{}: measured before the twin was sampled again. Run the command once more."
 _MOST_POINTS = 120  # of a curve over steps
 _EPSILON_STEPS = 6  # where ε is computed: each takes as long as computing it for a card
 _SHADES = 3  # of the map of noise, to each side of 1
@@ -82,7 +82,7 @@ def write_report(run: Path, show_real: Path | None = None) -> Path:
     """Write `internal/report.html`, whole or not at all, and return its path."""
     check_ended(run)
     if not is_run(run):
-        raise InputError(f"{run}: no such run folder; give one that `twinset generate` made")
+        raise InputError(f"{run}: no such run folder. Give one that `twinset generate` made.")
     real = {} if show_real is None else {show_real.name: read_frame(show_real)}
     page, path = build_report(run, show_real=real), run / "internal" / "report.html"
     with writing(path):
@@ -100,7 +100,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     from jinja2 import Environment, StrictUndefined
 
     if not run.is_dir():
-        raise InputError(f"{run}: no such run folder; give one that `twinset generate` made")
+        raise InputError(f"{run}: no such run folder. Give one that `twinset generate` made.")
     share, internal = run / "share", run / "internal"
     for file in (run / "model" / LEDGER, share / PRIVACY):
         check_file_format(file)
@@ -202,7 +202,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
                 **MEANINGS["section"][question],
                 "figures": list(figures.draw_section(question, list(found.values()))),
                 "tables": list_by_label(measured[question]),
-                "single": list_scores("Scores with nothing beside them", alone[question], 4),
+                "single": list_scores("Scores without a comparison", alone[question], 4),
                 "missing": [MEANINGS["missing"][kind] for kind in kinds if kind not in whole],
             }
             for question, kinds in _FOUND_BY.items()
@@ -363,5 +363,5 @@ def _parse(path: Path, parse: Callable[[str], Any]) -> Any:
         return parse(read_text(path))
     except DAMAGED as error:
         raise InputError(
-            f"{path}: is damaged ({type(error).__name__}); restore it, or take it away"
+            f"{path}: is damaged ({type(error).__name__}). Restore it, or remove it."
         ) from error

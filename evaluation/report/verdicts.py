@@ -245,25 +245,25 @@ def judge_use(measured: Sequence[Measured]) -> Verdict:
         reason = ", ".join(said)
         if TWIN_SMALL in scores:
             whole = format_number(scores[TWIN].value)
-            reason += f", both of as many rows; all of the twin's give {whole}"
+            reason += f", both with equally many rows (all of the twin's give {whole})"
         if REAL in scores and scores[REAL].value > 0:
             share = scores[TWIN].value / scores[REAL].value
             shares.append(share)
-            reason += f"; {share:.0%} of what real rows give ({format_number(scores[REAL].value)})"
+            reason += f", {share:.0%} of what real rows give ({format_number(scores[REAL].value)})"
         if PRIVATE_CLASSIFIER in scores:
             private = format_number(scores[PRIVATE_CLASSIFIER].value)
-            reason += f"; a DP classifier of real rows gives {private}"
+            reason += f". A DP classifier of real rows gives {private}"
         compared.append(Comparison(all(twin.low > m.high for m in known.values()), reason))
-    line = "{} surely more accurate than what needs no private text"
+    line = "{} clearly more accurate than without private text"
     if below:
-        line += f", and {below} surely less"
+        line += f", and {below} clearly less"
     if shares:
-        line += f"; that is {min(shares):.0%} or more of what real rows give"
-    missing = "no accuracy of a classifier taught by the twin beside one that needs no private text"
+        line += f". That is {min(shares):.0%} or more of what real rows give"
+    missing = "no accuracy of a classifier taught by the twin to compare with one that was not"
     things, rule = "classifier{} that the twin taught", MEANINGS["rule"]["useful"]
     found = _count_well("Is it useful?", compared, things, line, missing, rule, tested)
     if without_base and found.tone in ("good", "mixed"):
-        line = f"{found.line}; text of the base model was not compared: an evaluation does that"
+        line = f"{found.line}. An evaluation also compares text of the base model"
         answer = "More than guessing" if found.tone == "good" else found.answer
         return replace(found, answer=answer, line=line, tone="mixed")
     return found
@@ -287,13 +287,13 @@ def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
             enough, few = twin.high >= second.low, twin.low <= second.high
             well = {"maximise": enough, "minimise": few, "match": enough and few}[twin.goal]
             both = f"{format_score(twin)}, a second real sample {format_score(second)}"
-            made = Comparison(well, f"{group.title}: {both}{'' if well else ': apart'}")
+            made = Comparison(well, f"{group.title}: {both}{'' if well else ' (they differ)'}")
             (compared if group in deciding else others).append(made)
-    missing = "no measure of the twin beside the same of a second real sample"
+    missing = "no measure of both the twin and a second real sample"
     rule, things = MEANINGS["rule"]["faithful"], "deciding measure{}"
     counted = [[m.score.n for m in measured if m.place.get("rows") == r] for r in (TWIN, SECOND)]
     rows = min(max(each, default=0) for each in counted)
-    line = "{} as good as that sample’s own"
+    line = "{} as good as for that sample"
     found = _count_well("Is it faithful?", compared, things, line, missing, rule, rows)
     if not compared:
         return found
@@ -306,7 +306,7 @@ def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
     is_far = {"maximise": little, "minimise": much, "match": little or much}[twin.goal]
     if found.tone == "mixed" and is_far:
         found = replace(found, answer="No", tone="bad")
-    return replace(found, line=f"{first.title} {both}; {found.line}", reasons=reasons)
+    return replace(found, line=f"{first.title} {both}. {found.line}", reasons=reasons)
 
 
 def find_deciding(measured: Sequence[Measured]) -> list[Group]:
@@ -351,9 +351,9 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
     bounds = []
     for where, score, claim in list_bounds(measured):
         if not math.isnan(score.value):
-            stated = "nothing is claimed" if claim is None else f"claimed is {format_number(claim)}"
+            stated = "no claim" if claim is None else f"the claim is {format_number(claim)}"
             name = f"{BOUND} with canaries, {where}" if where else BOUND
-            reason = f"{name}: {format_number(score.value)}; {stated}"
+            reason = f"{name}: {format_number(score.value)}, {stated}"
             bounds.append(Comparison(claim is None or score.value <= claim, reason))
     own = [m for m in measured if "policy" not in m.place]
     areas = [m for m in own if m.score.name == AUROC]
@@ -364,7 +364,7 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
     tried = sorted(_compare(own), key=lambda c: c.is_well)
     reasons = [
         "Members and non-members can be told apart without model and twin "
-        f"(AUROC {format_score(m.score)}): attacks on membership mean little here"
+        f"(AUROC {format_score(m.score)}). Attacks on membership mean little here"
         for m in areas
         if m.place.get("sees") == _BLIND and m.score.low > GUESSING[AUROC] + MARGIN
     ]
@@ -373,19 +373,19 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
     answer, line = "Not measured", "no attack on this run was measured"
     tone: Tone = "unknown"
     if not all(c.is_well for c in bounds):
-        answer, line, tone = REFUTED, "an attack shows more than is claimed: do not share", "bad"
+        answer, line, tone = REFUTED, "an attack shows more than is claimed. Do not share", "bad"
     elif tried:
         what, found = f"{len(tried)} attacks and comparisons found", [c for c in tried if not c[0]]
         by_chance = NormalDist().inv_cdf(1 - FALSE_ALARMS / len(tried))  # Bonferroni's inequality
         if any(c.errors > by_chance for c in found):
-            answer, line, tone = "Signs of a leak", f"{len(found)} of {what} something", "bad"
+            answer, line, tone = "Signs of a leak", f"{len(found)} of {what} a signal", "bad"
         elif found:
-            line = f"{len(found)} of {what} something, no more than so many find by chance"
+            line = f"{len(found)} of {what} a signal. Chance alone finds as much"
             answer, tone = "No sure sign", "mixed"
         elif few:
-            answer, line, tone = TOO_FEW, f"none of {what} anything", "unknown"
+            answer, line, tone = TOO_FEW, f"none of {what} a signal", "unknown"
         else:
-            answer, line, tone = "No leak found", f"none of {what} anything", "good"
+            answer, line, tone = "No leak found", f"none of {what} a signal", "good"
     rule = MEANINGS["rule"]["leaking"]
     return Verdict("Does it leak?", answer, line, tone, tuple(reasons), rule)
 
@@ -414,7 +414,7 @@ def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
         leaks = errors > limit
         how = f"{'above' if leaks else 'not above'} guessing ({guessing:g})"
         if score.low > guessing and not leaks:
-            how = "no more than chance gives beside so few others"
+            how = "no more than chance gives with few non-members"
         where = ", ".join(filter(None, (score.name, place_in_words(m.place))))
         yield Comparison(not leaks, f"{where}: {format_score(score)}, {how}", errors)
     # The twin's overlap with training rows, and with rows that it never saw.
@@ -426,7 +426,7 @@ def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
         train, held_out = (scores[word] for word in pair)
         leaks = train.low > held_out.high if train.goal == "minimise" else train.high < held_out.low
         both = f"{format_score(train)} of training rows, {format_score(held_out)} of others"
-        yield Comparison(not leaks, f"{group.title}: {both}{': apart' if leaks else ''}")
+        yield Comparison(not leaks, f"{group.title}: {both}{' (they differ)' if leaks else ''}")
 
 
 def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Verdict:
@@ -437,28 +437,28 @@ def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Ve
     answer, found = "No", "no attack found more than chance does"
     tone: Tone = "bad"
     if leaks.answer == TOO_FEW:
-        found = "attacks found nothing, in too few rows to say much"
+        found = "attacks found nothing, but there were too few rows to say much"
     elif leaks.tone == "unknown":
         found = "no attack was tried"
     if claim is None:
-        line = "nothing is known of its privacy: share/privacy.json is missing"
+        line = "its privacy is unknown, because share/privacy.json is missing"
     elif claim.epsilon is None:
-        line = "nothing is guaranteed: treat the twin and the model as private"
+        line = "nothing is guaranteed. Treat the twin and the model as private"
     elif leaks.answer == REFUTED:
         line = leaks.line
     elif leaks.tone == "bad":
-        answer, line = "Not yet", f"{leaks.line}: read what it was before anybody gets it"
+        answer, line = "Not yet", f"{leaks.line}. Read what it was before you hand anything over"
     elif claim.unit == FLAGGED_UNIT:
         answer, tone = "Not as it is", "mixed"
-        line = "only if all that the detector did not flag may be public: that is not protected"
+        line = "only what the detector flagged is protected. All else must be fit to publish"
     elif says_little(claim):
         answer, tone = "Not yet" if leaks.tone == "unknown" else "With care", "mixed"
         line = f"the bound alone says little at this ε, and {found}"
         if leaks.tone == "unknown":
-            line += ": run an audit first, with more rows if there are some"
+            line += ". Run an audit first, with more rows if you have them"
     else:
         answer, tone = "Yes", "good"
-        line = f"the guarantee holds, and {found}: share/ and model/ may go, internal/ stays"
+        line = f"the guarantee holds, and {found}. Share share/ and model/, keep internal/"
     if tone != "bad" and use.tone == "bad":
-        line += "; but no use of it was seen"
+        line += ". But the twin was not found useful"
     return Verdict("May I hand this over?", answer, line, tone)

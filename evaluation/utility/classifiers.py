@@ -190,7 +190,7 @@ def make_classifiers(
         ),
     }
     if unknown := [name for name in names if name not in makers]:
-        raise InputError(f"there is no classifier {unknown[0]!r}; there are {', '.join(makers)}")
+        raise InputError(f"there is no classifier {unknown[0]!r}. There are {', '.join(makers)}.")
     if budget is not None:
         private = {"minilm": lambda seed: PrivateRegression(vectors.encode, budget, count=count)}
         makers = private | {"encoder": makers["encoder"]}

@@ -50,7 +50,7 @@ def train_on(
 
     texts, labels = labelled(frame, text, target)
     if not labels:
-        raise InputError(f"no row has both a text and {', '.join(target)}; nothing to learn from")
+        raise InputError(f"no row has both a text and {', '.join(target)}. Give other rows.")
     learner = classifier(seed) if len(set(labels)) > 1 else DummyClassifier()
     return learner.fit(texts, labels)
 
@@ -61,7 +61,7 @@ def predict_labels(
     """Return the true labels (n,) of a table's rows, and each classifier's predictions (S, n)."""
     texts, labels = labelled(frame, text, target)
     if not texts:
-        raise InputError(f"no row has both a text and {', '.join(target)}; nothing to test on")
+        raise InputError(f"no row has both a text and {', '.join(target)}. Give other rows.")
     return labels, [[str(p) for p in model.predict(texts)] for model in models]
 
 
@@ -177,9 +177,9 @@ class Usefulness:
                         and not any(label in row for label, *row in zip(true, *said, strict=True))
                     ):
                         raise InputError(
-                            f"`test`: not one of {len(true):,} rows has the {label} that a "
-                            f"classifier of the {source} rows finds, and guessing finds some; "
-                            "are labels spelled and typed alike in both tables?"
+                            f"`test`: none of {len(true):,} rows has the {label} that a classifier "
+                            f"of the {source} rows predicts, although guessing finds some. Spell "
+                            "labels alike in both tables."
                         )
                     scores, by_label = classification_scores(*found)
                     f1 = "F1"

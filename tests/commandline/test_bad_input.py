@@ -61,9 +61,9 @@ end.csv --strict => end.csv|row 8
 t.docx => t.docx|ending
 t.csv --rows-per-label meh=3 => meh|neg, pos
 t.csv --output t.csv --overwrite => --output t.csv|private table
-t.csv --log-file t.csv => --log-file t.csv|no log
-t.csv --output other/share/o.csv => other/share is a run's own
-t.csv --rows 5 --rows-per-label 5 => --rows-per-label|not several
+t.csv --log-file t.csv => --log-file t.csv|not a log
+t.csv --output other/share/o.csv => other/share belongs to a run
+t.csv --rows 5 --rows-per-label 5 => --rows-per-label|give only one
 t.csv --epsilon=nan => --epsilon|from 0.001
 t.csv --steps ten => --steps
 t.csv --epsilon 8 --no-privacy => contradict
@@ -75,7 +75,7 @@ t.csv --run /proc/runs/a => /proc/runs/a|cannot be written
 t.csv --output o.csv => o.csv: exists
 t.csv --epsilom 3 => --epsilom|--help
 t.csv --steps 0 --noise-policy importance => --noise-policy importance|--steps 0
-t.csv --config key.toml => key.toml|did you mean epsilon
+t.csv --config key.toml => key.toml|Did you mean epsilon
 LONG.csv => too long
 """
 OTHERS = """
@@ -152,7 +152,7 @@ def test_disk_that_is_full(good_table, generate, monkeypatch, nth):
 def test_the_epsilon_that_a_refusal_names_is_attainable(good_table, generate):
     table = "t.csv --labels label=pos,neg"  # noisy counts would select no value
     refused = generate(f"{table} --epsilon 0.05 --dry-run")
-    attainable = re.search(r"--epsilon (\S+);", refused.err)[1]
+    attainable = re.search(r"--epsilon (\S+) on", refused.err)[1]
     assert generate(f"{table} --epsilon {attainable} --dry-run").code == 0
     assert "--steps 0" in refused.err
     assert generate(f"{table} --epsilon 0.05 --dry-run --steps 0").code == 0
@@ -174,12 +174,11 @@ def test_unexpected_errors_do_not_show_their_message(good_table, generate, monke
     outcome = generate("t.csv")
     (line,) = outcome.err.splitlines()
     assert outcome.code == 1
-    assert re.fullmatch(r"error: unexpected RuntimeError in story.py:\d+; TWINSET_DEBUG=1.*", line)
+    assert re.fullmatch(r"error: unexpected RuntimeError in story.py:\d+. TWINSET_DEBUG=1.*", line)
     assert snapshot(good_table) == before
     with monkeypatch.context() as patch:
         patch.setattr(entry_point, "describe_end", broken)  # even that fails in one line
-        assert (
-            generate("t.csv").err == "error: unexpected RuntimeError; TWINSET_DEBUG=1 shows more\n"
-        )
+        said = "error: unexpected RuntimeError. TWINSET_DEBUG=1 shows more.\n"
+        assert generate("t.csv").err == said
     monkeypatch.setenv("TWINSET_DEBUG", "1")
     assert MARKER in generate("t.csv").err  # asked for

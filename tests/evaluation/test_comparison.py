@@ -90,7 +90,7 @@ def test_from_the_command_line_to_its_files_with_a_stop_in_between(compare, monk
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--output", "share/out"), "share/ is for others"),
+        (("--output", "share/out"), "is for others"),
         (("--test", "other.csv"), "labels that train.csv lacks"),
         (("--output", "other"), "holds no results"),
     ],

@@ -48,7 +48,7 @@ def test_a_run_that_held_rows_out_ends_with_a_verdict(finished):
         asked = re.compile(rf"{re.escape(question)} +\w")
         assert len([line for line in lines[begin:] if asked.match(line)]) == 1
     assert all(len(line) <= 80 or line.startswith("  twinset ") for line in lines[begin:])
-    assert any("twinset evaluate" in line for line in lines) and "for you alone" in lines[-1]
+    assert any("twinset evaluate" in line for line in lines) and "to yourself" in lines[-1]
     shared = "".join(path.read_text() for path in (finished / "run" / "share").iterdir())
     assert "faithful?" not in shared  # what others may see of a run
 
@@ -83,4 +83,4 @@ def test_evaluate_and_audit_find_the_rows_held_out_and_read_them_as_the_run_did(
     other = reviews(ROWS, seed=3).assign(head="A film")
     other.to_csv("train.csv", index=False, sep=";", encoding="utf-16")
     ended = run_twinset(capsys, *AUDIT)
-    assert ended.code == 2 and "is not the table that run was made from" in ended.err
+    assert ended.code == 2 and "is not the table of run" in ended.err

@@ -121,7 +121,7 @@ def evaluation(**changes) -> Findings:
             Histogram("fidelity", "length", "words", ["0–9", "10–19", "20 or more"], lengths),
             Histogram("fidelity", "labels: sentiment", "sentiment", MOODS, labels),
         ),
-        ("12 test rows occur in train too; `exclude_overlap=True` leaves them out",),
+        ("12 test rows occur in train too. `exclude_overlap=True` leaves them out.",),
     )
     return replace(found, **changes)
 

@@ -115,20 +115,20 @@ def renamed(folder: Path) -> None:
     configured(transformers_weights="other.safetensors")(folder)
 
 
-NAMES = "must name .safetensors files of the same folder and nothing else; fetch"
-BYTES = "numbers and the weights have .* bytes; fetch"
+NAMES = "must name .safetensors files of the same folder and nothing else. Fetch"
+BYTES = "numbers and the weights have .* bytes. Fetch"
 SPOILT = {
-    "only a pickle": (only_pickle, "pickles .* are never loaded; convert it"),
+    "only a pickle": (only_pickle, "pickles .* are never loaded. Convert it"),
     "an encoder": (
         configured(model_type="bert", architectures=["BertForMaskedLM"]),
-        "no causal language model but BertForMaskedLM; name one",
+        "not a causal language model but BertForMaskedLM. Name one",
     ),
     "code of its own": (own_code, "cannot be loaded: "),
-    "an adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "an adapter; merge it"),
+    "an adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "an adapter. Merge it"),
     "a layer more": (configured(n_layer=3), "weights lack transformer.h.2"),
     "no end of text": (
         configured("tokenizer_config.json", eos_token=None),
-        "no end-of-text token; set its eos",
+        "no end-of-text token. Set its eos",
     ),
     "pickle elsewhere": (PICKLE, NAMES),
     "upwards": (weights_at("../elsewhere.safetensors"), NAMES),
@@ -220,7 +220,7 @@ def test_the_layout_of_the_hubs_cache(tiny_base, tmp_path, monkeypatch):
     assert load_base("someone/tiny").origin == f"https://huggingface.co/someone/tiny at {commit}"
     assert load_base(str(snapshot)).origin.startswith(base_model.LOCAL)
     (snapshot / "vocab.txt").symlink_to(Path(__file__))
-    assert "vocab.txt is a link out of the folder" in refusal(load_base, "someone/tiny")
+    assert "vocab.txt is a link to another folder" in refusal(load_base, "someone/tiny")
 
 
 def test_unreachable_hub_says_at_once_what_to_do_instead(tmp_path, monkeypatch, capfd):

@@ -41,7 +41,7 @@ def test_without_a_gpu_auto_is_the_processor(monkeypatch):
     monkeypatch.setattr(device, "gpus", lambda: 0)
     assert device_of() == torch.device("cpu")
     said = refusal(device_of, "cuda")
-    assert "no GPU that PyTorch" in said and "can use; take `device=cpu`" in said
+    assert "no GPU that PyTorch" in said and "can use. Take `device=cpu`" in said
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ UNCOVERED = {
     "delta of 1/N": (SPENT, {"delta": 1e-3}, "WARNING"),
     "a policy that does not mask": (SPENT, {"events": FLAGGED.events}, "explain"),
     "masked access under the unit of records": (FLAGGED, {"unit": "record"}, "unit 'record'"),
-    "selective noise of which nothing was masked": (FLAGGED, {"events": EVENTS}, "what was masked"),
+    "selective noise of which nothing was masked": (FLAGGED, {"events": EVENTS}, "noise masked"),
     "selective noise and another access": (
         FLAGGED, {"events": [*FLAGGED.events, NonPrivateAccess("stopping early")]}, "stopping"
     ),

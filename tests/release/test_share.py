@@ -117,7 +117,7 @@ FLAGGED = ledger((MaskedAccess("patterns"), *FULL_BATCH), policy="selective")
     [
         (ledger(), None),
         (ledger(NO_PRIVACY), "No guarantee: treat this as private"),
-        (FLAGGED, "all other words of the private records may be repeated"),
+        (FLAGGED, "All other words of the private records may be repeated"),
     ],
 )
 def test_a_missing_or_partial_guarantee_is_said_first_and_not_folded(spent, warning):
@@ -157,8 +157,8 @@ def contents(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_existing_file_is_kept_without_overwrite(share, out, name):
     (out / name).write_text("dear")
-    assert f"{name}: exists; `overwrite`" in refusal(publish, share, out / "twin.csv")
-    assert f"{name}: exists; `overwrite`" in refusal(check_output, out / "twin.csv")
+    assert f"{name}: exists. Use `over" in refusal(publish, share, out / "twin.csv")
+    assert f"{name}: exists. Use `over" in refusal(check_output, out / "twin.csv")
     assert contents(out) == {name: "dear"}
     if name == "twin.csv":  # it may be anything, a private table too
         assert "exists and has no ledger" in refusal(check_output, out / name, overwrite=True)

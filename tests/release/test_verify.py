@@ -60,7 +60,7 @@ def test_an_independent_accountant_must_agree(tmp_path, monkeypatch, two_account
     assert f"PRV accountant to ε = {witness:.4f}" in found.checked[0]
     for factor in (1.02, 0.98):
         monkeypatch.setattr(verification, "prv_epsilon", lambda *_, f=factor: f * witness)
-        assert "more than 1 % apart" in refusal(tmp_path)
+        assert "over 1 % apart" in refusal(tmp_path)
     monkeypatch.setattr(verification, "prv_epsilon", lambda *_: 1.005 * witness)
     assert verify(tmp_path).witness == pytest.approx(1.005 * witness)
 
@@ -69,7 +69,7 @@ def test_an_independent_accountant_must_agree(tmp_path, monkeypatch, two_account
 
     monkeypatch.setattr(verification, "prv_epsilon", cannot)
     report = verify(tmp_path)
-    assert report.witness is None and "can't say (too fine a grid)" in report.checked[0]
+    assert report.witness is None and "can't say: too fine a grid" in report.checked[0]
 
 
 def test_a_run_its_share_and_a_published_file_are_all_taken(tmp_path):
@@ -251,7 +251,7 @@ def test_a_missing_or_unreadable_file_is_bad_input(tmp_path, monkeypatch, name):
     publish(share, tmp_path / "twin.csv")
     with monkeypatch.context() as patch:
         patch.setattr("twinset.release.verify.sha256_file", refuse)
-        assert "cannot be read (Permission denied); check" in refusals.refusal(verify, share)
+        assert "cannot be read (Permission denied). Check" in refusals.refusal(verify, share)
     (share / name).unlink()
     assert name in refusals.refusal(verify, share)
     published = name if name == "twin.csv" else f"twin.{name}"
@@ -270,7 +270,7 @@ def test_an_altered_page_is_caught_and_a_missing_one_is_not_missed(tmp_path):
 # -- what an older or a newer twinset wrote, for every command that reads it -----------------------
 
 OLDER, NEWER = FORMAT_VERSION - 1, FORMAT_VERSION + 1
-REMEDIES = {OLDER: "use the older twinset that wrote it", NEWER: "upgrade"}
+REMEDIES = {OLDER: "Use the older twinset that wrote it", NEWER: "Upgrade"}
 COMMANDS = [
     "verify r",
     "sample r --rows 4 --output more.csv",
@@ -295,5 +295,5 @@ def test_a_run_of_another_format_is_refused(tiny_run, tmp_path, monkeypatch, cap
     for command in COMMANDS:
         outcome = run_twinset(capsys, *command.split())
         said = f"has format_version {version}, and this twinset reads {FORMAT_VERSION}"
-        line = rf"error: \S+\.json: {said}; {REMEDIES[version]}.*\n"
+        line = rf"error: \S+\.json: {said}. {REMEDIES[version]}.*\n"
         assert outcome.code == 2 and re.fullmatch(line, outcome.err), (command, outcome.err)

@@ -74,7 +74,7 @@ def test_a_rare_label_value_appears_nowhere_and_the_run_continues(place, run, mo
     ledger = Ledger.load(Path("run", "model", LEDGER))
     assert verify("run").rows == 12 and isinstance(ledger.events[0], LabelSelection)
     assert "public by assumption" not in " ".join(ledger.public_inputs)
-    assert "were not declared: those are released that" in guarantee(ledger).sentence
+    assert "were not declared. Those are released that" in guarantee(ledger).sentence
     by_owner = "--owner" in more
     assert ledger.events[0].most == (2 if by_owner else 1)
     if "--hold-out" in more:
@@ -118,8 +118,8 @@ def test_the_release_does_not_depend_on_a_left_out_value(place, tiny_base, table
 def test_a_plan_shows_its_owner_what_may_be_selected(place, run):
     ended = run("plan", *STEPS)
     assert ended.code == 0 and RARE not in ended.err + ended.out
-    assert "14 records or more have are likely to: 'negative', 'positive'" in ended.err
-    assert "Others, 1 of them, are not" in ended.err
+    assert "14 records or more probably will: 'negative', 'positive'" in ended.err
+    assert "The other 1 probably will not" in ended.err
     assert "label values           held by 14 records or more, ± 2.5" in ended.out
     assert [path.name for path in place.iterdir()] == ["t.csv"]
 

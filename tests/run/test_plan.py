@@ -79,7 +79,7 @@ def test_a_time_limit_first_reduces_steps(planned, alone, machine, visits):
     assert "measuring speed on this machine" in notes.said
     assert visits - steps < steps * batch <= visits
     assert (steps, batch) == size_for(60, visits) and (batch >= 32 or steps == 8)
-    fewer = any(f"there are {steps} of {batch}" in line for line in notes.said)
+    fewer = any(f"There will be {steps} of {batch}" in line for line in notes.said)
     assert fewer == (visits < 1280)
 
 

@@ -95,5 +95,5 @@ def test_the_nearest_template_is_the_models_and_spends_nothing(tiny_base, monkey
     released = [e.what for e in model.ledger.events if isinstance(e, GaussianRelease)]
     assert released == ["label counts", "token marginals"]
     number = len(candidate_templates(SCHEMA))
-    line = f"the {number} prompt templates of which one was chosen by what was counted"
+    line = f"the {number} prompt templates of which the noisy counts chose one"
     assert any(line in each for each in model.ledger.public_inputs)

@@ -271,7 +271,7 @@ def test_what_comes_after_a_run_finds_a_stopped_one(begin, after):
     assert ".r.partial" not in call(*after).err
     shutil.rmtree("r")
     (PARTIAL / ".unfinished").unlink()  # and before a checkpoint
-    assert "was killed before" in call(*after).err
+    assert "was killed early" in call(*after).err
 
 
 # -- steps taken twice ----------------------------------------------------------------------------
@@ -435,8 +435,8 @@ def test_stopped_anywhere_leaves_nothing_half_written(good_table, tiny_base, mon
     assert {name: facts for name, facts in after if not name.startswith(HIDDEN)} == before
     can_resume = where not in ("reading", "counting")
     assert Path(HIDDEN).exists() == can_resume
-    how = "the same command with --resume goes on" if can_resume else "nothing half-written is left"
-    assert outcome.err.splitlines()[-1] == f"stopped; {how}"
+    how = "Run the same command with --resume" if can_resume else "Nothing half-written"
+    assert outcome.err.splitlines()[-1].startswith(f"Stopped. {how}")
     if where == "publishing":
         assert call(*given, "--resume").code == 0 and not Path(HIDDEN).exists()
         assert call("verify", "o.csv").code == 0

@@ -37,7 +37,7 @@ def prepared(base, source=None, **options):
 @pytest.mark.parametrize(
     ("source", "options", "said"),
     [
-        ({"owner": "who"}, {"group_size": 2}, "`group_size` is of records"),
+        ({"owner": "who"}, {"group_size": 2}, "`group_size` is for records"),
         ({"owner": "who"}, {"noise_policy": "selective"}, "treats records by what they say"),
     ],
 )
@@ -50,7 +50,7 @@ def test_comparisons_refuse_owners(tmp_path):
     """They would train on rows one by one, whatever was asked for."""
     FRAME.to_csv(tmp_path / "t.csv", index=False)
     refused = call("compare", tmp_path / "t.csv", "--owner", "who")
-    assert refused.code == 2 and "one by one" in refused.err
+    assert refused.code == 2 and "protects single rows" in refused.err
 
 
 def test_a_model_of_private_records_is_no_base_model(tmp_path):
@@ -59,7 +59,7 @@ def test_a_model_of_private_records_is_no_base_model(tmp_path):
     check_base(str(tmp_path / "run"))
     (tmp_path / "run" / "model" / DESCRIPTION).write_text("{}")
     for place in ("run", "run/model"):
-        with pytest.raises(InputError, match="was made from private records"):
+        with pytest.raises(InputError, match="was trained on private records"):
             prepared(tmp_path / place)
 
 
@@ -111,7 +111,7 @@ def test_a_models_ledger_does_not_decide_alone_how_many_rows(tiny_run, records, 
     progress.say = said.append
     counts = story.share_out_rows(model, RowsRequest(), progress)
     assert sum(counts.values()) == rows and len(said) == (records > 60)
-    assert all("the most by default; `rows` asks for more" in line for line in said)
+    assert all("the most by default. `rows` asks for more" in line for line in said)
 
 
 def test_owners_are_held_out_whole():
@@ -180,7 +180,7 @@ def test_every_release_is_in_the_ledger_with_the_plans_numbers(
     one = "record" if unit == UNIT else "owner"
     assert [w for w in ("record", "owner") if f"number of {w}s" in words] == [one]
     assert f"m {one}s have m times" in words and f"how one {one}'s presence" in words
-    with pytest.raises(RuntimeError, match="prepare the next anew"):
+    with pytest.raises(RuntimeError, match="Prepare a new run"):
         finetune(run)  # it would start from what the first trained, and no ledger would say so
 
 

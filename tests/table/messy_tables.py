@@ -146,7 +146,7 @@ READ = {
     "byte order mark": Messy(cells().encode("utf-8-sig")),
     "semicolons in cp1252": Messy(
         cells(FRENCH, sep=";").encode("cp1252"),
-        "read as cp1252, separated by ; (detected; `encoding` and `delimiter` to change)",
+        "read as cp1252, separated by ; (detected, `encoding` and `delimiter` to change)",
         first=FRENCH[0],
     ),
     "semicolons in cells too": Messy(
@@ -163,7 +163,7 @@ READ = {
     "a delimiter that is given": Messy(cells(sep="~"), "read as UTF-8", options={"delimiter": "~"}),
     "an encoding that is given": Messy(
         cells(FRENCH).encode("cp850", "replace"),
-        "read as cp850, separated by , (detected; `delimiter` to change)",
+        "read as cp850, separated by , (detected, `delimiter` to change)",
         first=FRENCH[0].replace("’", "?"),
         options={"encoding": "cp850"},
     ),
@@ -198,7 +198,7 @@ READ = {
     "characters that were lost": Messy(cells(changed(TEXTS, _3="caf\ufffd")), "1 text holds �"),
     "labels with lost characters": Messy(
         cells(labels=changed(LABELS, _3="caf\ufffd", _5="caf\ufffd")),
-        "in 2 rows, first in row 5: labels that differed there alone are one",
+        "in 2 rows, first in row 5. Labels that differed only there are now one",
     ),
     "few rows without text": Messy(cells(EMPTY_ROWS), LEFT_OUT.format(2), records=38),
     "few rows without label": Messy(
@@ -278,7 +278,7 @@ REFUSED = {
     ),
     "no header above what nothing repeats": Messy(
         cells(labels=[f"{SECRET}{i}" for i in range(40)], header=None),
-        "it has columns number 1, number 2 (is the header row missing? Add a line of names",
+        "It has columns number 1, number 2 (is the header row missing? Add a line of names",
         options={"text": "review"},
     ),
     "two columns of one name": Messy(cells(header=("a", "a")), "two columns have the same name"),
@@ -324,7 +324,7 @@ REFUSED = {
     ),
     "labels with lost characters, strictly": Messy(
         cells(labels=changed(LABELS, _3="caf\ufffd")),
-        "in one row, row 5; save the file as",
+        "in one row, row 5. Save the file as",
         options=STRICT,
     ),
     "controls, strictly": Messy(cells(BELLS), "row 2: contains a control", options=STRICT),
@@ -334,13 +334,13 @@ REFUSED = {
     ),
     "two kinds": Messy(jsonl(lines(labels=["1", 2] * 20)), "mixes text, numbers", file="t.jsonl"),
     "objects as labels": Messy(
-        jsonl(lines(labels=PAIRS)), "neither text, numbers", file="t.jsonl", options=LABEL
+        jsonl(lines(labels=PAIRS)), "other than text, numbers", file="t.jsonl", options=LABEL
     ),
     "two columns of texts": Messy(
         cells(header=(*HEADER, "title"), more=[[f"some title words {i}" for i in range(40)]]),
         "may each be a column of texts & {title}: {body}",
     ),
-    "an empty template": Messy(cells(), "a template has columns", options=JOIN | {"text": "{}"}),
+    "an empty template": Messy(cells(), "put column names between", options=JOIN | {"text": "{}"}),
     "a template of no such column": Messy(cells(), "no column 'title'", options=JOIN),
     "a template of objects": Messy(
         jsonl(lines(title={"a": SECRET})), "lists or objects", file="t.jsonl", options=JOIN
@@ -359,15 +359,15 @@ REFUSED = {
         "pandas.read_parquet",
         file="t.d",
     ),
-    "texts without a format": Messy(cells(), "rename it to .csv, .tsv or", file="t.txt"),
-    "a packed table": Messy(zip_of(1), "unpack it", file="t.csv.zip"),
+    "texts without a format": Messy(cells(), "Rename it to .csv, .tsv or", file="t.txt"),
+    "a packed table": Messy(zip_of(1), "Unpack it", file="t.csv.zip"),
     "bzip2 that is cut off": Messy(
         bz2.compress(cells().encode())[:-9], "compressed data is", file="t.csv.bz2"
     ),
     "Zstandard that is none": Messy(SECRET, "cannot be read", file="t.jsonl.zst"),
     "bytes": Messy(
         parquet(table([text.encode() for text in TEXTS])),
-        "no text but bytes; decode them",
+        "no text but bytes. Decode them",
         file="t.parquet",
         options={"text": "review"},
     ),
@@ -385,7 +385,7 @@ REFUSED = {
         jsonl(lines(), "\n\n")[:-20], "line 79 & one object a line", file="t.jsonl"
     ),
     "a delimiter": Messy(
-        parquet(table()), "of files of text", file="t.parquet", options={"delimiter": ";"}
+        parquet(table()), "for text files", file="t.parquet", options={"delimiter": ";"}
     ),
     "a sheet that is not there": Messy(
         excel(table()), "no sheet 's9'", file="t.xlsx", options={"split": "s9"}

@@ -98,9 +98,7 @@ def test_a_persons_protection_is_not_split_by_how_an_owner_is_spelt(tmp_path, en
         read_frame(tmp_path / f"t.{ending}"), "text", ["label"], owner="who"
     )
     assert records.owners[:12].tolist() == [0] * 6 + [1, 1, 2, 3, 3, 4]
-    assert any(
-        "7 spellings of owners differ from others by case or blanks" in note for note in notes
-    )
+    assert any("7 owners are merged with others that differ only by case" in note for note in notes)
     assert not any("p1" in note.casefold() for note in notes)
     # a record says by itself whose it is
     less = records_from_frame(frame.drop(0), "text", ["label"], owner="who")[0]
@@ -115,7 +113,7 @@ def test_a_persons_protection_is_not_split_by_how_an_owner_is_spelt(tmp_path, en
 def test_a_row_without_an_owner_is_refused(tmp_path, blank):
     rows = [[f"a text number {i}", "ab"[i % 2], blank if i == 3 else f"p{i}"] for i in range(40)]
     path = written(tmp_path / "t.csv", rows, ("text", "label", "who"))
-    assert "every record needs an owner" in refusal(records_of, path, owner="who")
+    assert "Give every record an owner" in refusal(records_of, path, owner="who")
     frame = read_frame(path).assign(who=[["x"]] * 40)
     assert "holds lists" in refusal(records_of, frame, owner="who")
 
@@ -224,7 +222,7 @@ TEXTS_OF_N = [f"{SECRET} text {n} of words" for n in range(N)]
 ODD = {
     "lists as labels": (
         pd.array([[1, 2]] * N, pd.ArrowDtype(pa.list_(pa.int64()))),
-        "neither text",
+        "other than text",
     ),
     "numbers of no type": (pd.Series([2**63, -1] * 10, dtype=object), "more than 64 bits"),
 }

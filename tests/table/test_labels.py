@@ -52,7 +52,7 @@ def test_found_values_become_public_and_other_rows_are_left_out():
         assert values_of(records) == ("negative", "positive")
         assert records.whose == {"label": "selected"} and len(records) == 60
         assert "leaving out 2 of 62 rows (rows 61, 62)" in str(notes)
-        assert "become public by noisy counts: 'negative', 'positive';" in " ".join(notes)
+        assert "become public by noisy counts: 'negative', 'positive'." in " ".join(notes)
         assert SECRET not in str(notes) and "postive" not in str(notes)
         own = records.units(PRIVATE)  # as many as before; one of them has no record any more
         drawn = own.draw(np.arange(len(own)), Randomness.for_tests(0).sampling)
@@ -62,7 +62,7 @@ def test_found_values_become_public_and_other_rows_are_left_out():
 
 @pytest.mark.parametrize(
     ("found", "said"),
-    [({}, "has no value that enough records have"), ({"positive": 9}, "has one value only")],
+    [({}, "has no value that is frequent enough"), ({"positive": 9}, "has only one value")],
 )
 def test_fewer_than_two_values_are_no_attribute(found, said):
     assert said in refused(table([*EVEN, SECRET]), found={"label": found})
@@ -161,7 +161,7 @@ def test_no_record_decides_the_label_of_another_where_values_are_declared(left_o
     [
         ({"declared": {"a": ["x"]}}, "give 2 to 100 different values for 'a'"),
         ({"bins": {"a": [0, 3]}}, "`bins`: give 3 to 101 rising numbers"),
-        ({"bins": {"a": [0, 1, 2]}, "declared": {"a": ["x", "y"]}}, "has `labels` and `bins`"),
+        ({"bins": {"a": [0, 1, 2]}, "declared": {"a": ["x", "y"]}}, "has both `labels` and `bins`"),
         ({"drop": True}, "`drop_undeclared` does nothing without `labels`"),
     ],
 )
@@ -216,7 +216,7 @@ def test_words_for_single_values_declare_all_or_nothing():
     frame, found = table(["good"] * 20 + ["bad", "bed"]), {"label": {"good": 20}}
     records, notes = settled(frame, prompt=MINE, found=found)
     assert records.whose == {"label": "prompt"} and len(records) == 21
-    assert "no value that the `prompt` has words for" in str(notes) and "row 22" in str(notes)
+    assert "a value that the `prompt` has no words for" in str(notes) and "row 22" in str(notes)
     assert settled(frame, prompt=MINE)[0].whose == {"label": "selected"}  # no words for a bed
     records, _ = settled(table(EVEN), declared=PAIR, prompt=MINE)
     assert records.whose == {"label": "owner"}  # who wins over the prompt

@@ -50,7 +50,7 @@ def test_records_and_schema() -> None:
 @pytest.mark.parametrize(
     ("text", "attributes", "part"),
     [
-        ("reveiw", ["mood"], "no column 'reveiw'; it has columns 'id', 'mood'"),
+        ("reveiw", ["mood"], "no column 'reveiw'. It has columns 'id', 'mood'"),
         ("review", ["mood", "mood"], "name a column twice"),
         ("mood", ["mood"], "name a column twice"),
         ("id", ["mood"], "column 'id' holds no text"),
@@ -88,7 +88,7 @@ def test_a_key_that_some_rows_lack_is_data(tmp_path: Path) -> None:
     assert "'mood' is missing" in refusal(records_from_frame, frame, "review", ["mood"])
     records, notes = records_from_frame(frame, "review", ["mood"], drop_empty=True)
     assert records.schema.columns == ("review", "mood") and len(records) == 7
-    assert "not every row has column 'mood': to name it makes its name public" in notes
+    assert "not every row has column 'mood'. You named it, so its name is public." in notes
 
 
 # --- cells ----------------------------------------------------------------------------------------
@@ -111,14 +111,14 @@ def test_special_tokens_are_removed_record_by_record_or_refused_strictly() -> No
     assert list(without_reserved(less, frame, tokens)[0].texts) == list(found.texts)[1:]
     assert without_reserved(found, frame, tokens)[1] == []
     later = refusal(without_reserved, records, frame, tokens, "t.csv", strict=True)
-    assert "row 2: contains a special" in later and ", as do 2 more rows; remove" in later
+    assert "row 2: contains a special" in later and ", as do 2 more rows. Remove" in later
     frame = table(mood=["a", "b<s>"] * 3)
     records, _ = records_from_frame(frame, *named)
     said = refusal(without_reserved, records, frame, ["<s>"])
-    assert "'mood', row 2: contains a special" in said and ", as do 2 more rows; remove" in said
+    assert "'mood', row 2: contains a special" in said and ", as do 2 more rows. Remove" in said
     alone = table(mood=["a", "b<s>"] + ["a"] * 4)
     only = refusal(without_reserved, records_from_frame(alone, *named)[0], alone, ["<s>"])
-    assert only.endswith("token of the base model; remove it"), only
+    assert only.endswith("token of the base model. Remove it."), only
 
 
 # --- dtypes ---------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_the_twin_has_the_tables_dtypes(name: str) -> None:
     records, notes = records_from_frame(frame, "text", ["label"], rules=LabelRules())
     assert notes == []
     records = with_found(records, notes)
-    said = "column 'label' holds whole numbers as float64; the twin has int64"
+    said = "column 'label' holds whole numbers as float64. The twin has int64."
     assert (said in notes) == (name == "float64") and len(notes) == 1 + (name == "float64")
     schema = Schema.from_dict(json.loads(json.dumps(asdict(records.schema))))
     (attribute,) = schema.attributes

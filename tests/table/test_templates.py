@@ -46,7 +46,7 @@ def test_a_combination_becomes_its_prompt(source, table, combination, prompt):
         ("{sentiment} {product} {", REVIEWS, "brace"),
         ("{sentiment.__class__} {product}", REVIEWS, "{sentiment.__class__}"),
         ("{sentiment!r} {product}", REVIEWS, "{sentiment!r}"),
-        (None, schema(**{"a{b": ["x", "y"]}), "a{b|rename"),
+        (None, schema(**{"a{b": ["x", "y"]}), "a{b|Rename"),
         ("{a}{b}:", schema(a=["x", "xy"], b=["yz", "z"]), "('x', 'yz')|('xy', 'z')"),
     ],
 )

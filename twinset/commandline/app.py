@@ -228,9 +228,9 @@ def weight_scale(
     from twinset.training.record_weights import fit_scale_on_tables
 
     if output.exists():  # refused before anything slow
-        raise InputError(f"`output={output}`: exists; name another file")
+        raise InputError(f"`output={output}`: exists. Name another file.")
     if not output.absolute().parent.is_dir():
-        raise InputError(f"`output={output}`: its folder does not exist; make it first")
+        raise InputError(f"`output={output}`: its folder does not exist. Create it.")
     config, _, _ = request_of(given)
     with Console(quiet) as progress:
         text = given.get("text", "text")
@@ -260,7 +260,7 @@ def verify(
     lines = [
         *(f"ok: {line}" for line in report.checked),
         *paragraphs(report.guarantee.sentence),
-        *(f"cannot be shown by this check: {line}" for line in report.cannot_show),
+        *(f"this check cannot show: {line}" for line in report.cannot_show),
     ]
     show(asdict(report), lines, as_json)
 
@@ -294,11 +294,11 @@ def detect(
         # Samples must have a place to go to, before any work.
         place = f"`samples={samples}`"
         if samples.exists() and Path(data).exists() and samples.samefile(data):
-            raise InputError(f"{place}: is the private table itself; name another file")
+            raise InputError(f"{place}: is the private table. Name another file.")
         if samples.is_dir() or (samples.exists() and not overwrite):
-            raise InputError(f"{place}: exists; `overwrite` to replace it, or another file")
+            raise InputError(f"{place}: exists. Name another file, or use `overwrite`.")
         if not samples.absolute().parent.is_dir():
-            raise InputError(f"{place}: there is no such folder; make it first")
+            raise InputError(f"{place}: its folder does not exist. Create it.")
     flags = detection.detector_named(detector)
     with Console(quiet) as progress:
         on_progress = partial(progress.count, "texts")
@@ -307,7 +307,7 @@ def detect(
         )
         if samples is not None:
             written = detection.write_samples(samples, texts, flags, number, seed)
-            progress.say(f"{samples}: {written} masked texts; what was missed is in it: keep it")
+            progress.say(f"{samples}: {written} masked texts. They may hold secrets. Keep them.")
     facts = {"not_protected": detection.NOT_PROTECTED, "detector": flags.name}
     # In lines for people, each share has its n.
     names = {"records": "records with anything", "words": "words", "characters": "characters"}
@@ -368,7 +368,7 @@ def pretrain(
         try:
             shares[start] = float(number)
         except ValueError:
-            said = f"`share={one}`: write START=NUMBER, such as novels=0.04"
+            said = f"`share={one}`: cannot be read. Write START=NUMBER, such as novels=0.04."
             raise InputError(said) from None
     try:
         if licences is not None:
@@ -376,7 +376,7 @@ def pretrain(
     except InputError:
         raise
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{licences}: is no TOML file ({type(error).__name__})") from None
+        raise InputError(f"{licences}: not valid TOML ({type(error).__name__})") from None
     config = PretrainConfig(
         **given,
         prompts=tuple(prompt or ()),
@@ -402,7 +402,7 @@ def pretrain(
     validation = facts["validation"]
     lines = [f"model: {output}", f"validation: {validation['bits_per_byte']:.3f} bits per byte"]
     if not facts["finished"]:
-        lines.append(f"{validation['steps']} of {validation['of']} steps: the same command resumes")
+        lines.append(f"{validation['steps']} of {validation['of']} steps. Repeat this to resume.")
     show(facts, lines, as_json)
 
 
@@ -424,7 +424,7 @@ def prompts(as_json: Json = False) -> None:
     patterns = {name: file.pattern for name, file in builtin_templates().items()}
     lines = [f"{name}: {pattern}" for name, pattern in patterns.items()]
     listed = ", ".join(kinds_of_text())
-    lines.append(f"without --prompt: what fits best, of these or of generic with one of {listed}")
+    lines.append(f"without --prompt: the best fit of these, or of generic with one of {listed}")
     show(patterns, lines, as_json)
 
 

@@ -164,7 +164,7 @@ def read_columns(given: Sequence[str], option: str) -> dict[str, list[Any]]:
     for one in given:
         name, _, values = one.partition("=")
         if not name or not values or name in found:
-            raise InputError(f"`{option}={one[:60]}`: write {how}, once for each column")
+            raise InputError(f"`{option}={one[:60]}`: unclear. Write {how}, once for each column.")
         if option == "labels" and values.startswith("@"):
             try:
                 content = read_text(Path(values[1:]), SMALL).removeprefix("\ufeff")
@@ -172,7 +172,7 @@ def read_columns(given: Sequence[str], option: str) -> dict[str, list[Any]]:
                 raise
             except (OSError, ValueError):
                 raise InputError(
-                    f"`labels`: {values[1:]} cannot be read; name a UTF-8 file"
+                    f"`labels`: {values[1:]} cannot be read. Name a UTF-8 file."
                 ) from None
             lines = content.replace("\r\n", "\n").split("\n")  # no other character ends a value
             found[name] = [line for line in lines if line.strip()]
@@ -181,7 +181,7 @@ def read_columns(given: Sequence[str], option: str) -> dict[str, list[Any]]:
             cells = read_line(values)
             found[name] = cells if option == "labels" else [float(cell) for cell in cells]
         except ValueError:
-            raise InputError(f"`{option}`: {values[:60]!r} cannot be read; write {how}") from None
+            raise InputError(f"`{option}`: {values[:60]!r} cannot be read. Write {how}.") from None
     return found
 
 
@@ -263,5 +263,5 @@ def show_result(result: Result, as_json: bool) -> None:
     if claim.epsilon is not None:  # its first sentence. If it is None, all sentences are shown
         places = [*beside(twin)[:1], twin.with_name(CARD)] if twin else []
         card = next((p for p in places if p.is_file()), (result.run or Path()) / "model" / CARD)
-        said = [said[0], f"What that leaves out, and what it takes as public: {card}"]
+        said = [said[0], f"Limits of this guarantee, and what it takes as public: {card}"]
     show(made | stated, [*lines, *said], as_json)

@@ -93,13 +93,13 @@ class Console(Progress, AbstractContextManager["Console"]):
                     time.strptime(start or time.strftime(LOG_TIME), LOG_TIME)
                 except ValueError:
                     raise InputError(
-                        f"`log_file={log_file}`: exists and is no log; name another file"
+                        f"`log_file={log_file}`: exists and is not a log. Name another file."
                     ) from None
             os.close(os.open(log_file, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
             log_file.chmod(0o600)
             handler = logging.FileHandler(log_file, encoding="utf-8")
         except OSError as error:
-            said = f"`log_file={log_file}`: cannot be written ({error.strerror})"
+            said = f"`log_file={log_file}`: cannot be written ({error.strerror}). Check the path."
             raise InputError(said) from None
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", LOG_TIME))
         self._log.addHandler(handler)

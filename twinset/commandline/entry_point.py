@@ -68,7 +68,7 @@ def run(command: Callable[[], int]) -> int:
         try:
             line, code = describe_end(error)
         except Exception:
-            line, code = f"error: unexpected {type(error).__name__}; TWINSET_DEBUG=1 shows more", 1
+            line, code = f"error: unexpected {type(error).__name__}. TWINSET_DEBUG=1 shows more.", 1
         typer.echo(printable(" ".join(line.split())), err=True)
         if debugging:
             typer.echo(printable("".join(traceback.format_exception(error))), err=True)
@@ -84,24 +84,24 @@ def describe_end(error: BaseException) -> tuple[str, int]:
     if isinstance(error, Stopped):
         return with_flags(str(error)), STOPPED
     if isinstance(error, KeyboardInterrupt):
-        return "stopped; nothing half-written is left", STOPPED
+        return "Stopped. Nothing half-written is left.", STOPPED
     if isinstance(error, InputError):
         return f"error: {with_flags(str(error))}", 2
     if isinstance(error, VerificationError):
         return f"error: {error}", 1
     if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-        return "error: a path is too long; name a shorter one", 2
+        return "error: a path is too long. Name a shorter one.", 2
     if hasattr(error, "format_message"):  # typer's: an unknown flag, a number that is none
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "twinset"
-        return f"error: {error.format_message().rstrip('.')}; see {command} --help", 2
+        return f"error: {error.format_message().rstrip('.')}. See {command} --help.", 2
     # Its message may quote a record, so only the last place in twinset's own code is shown.
     roots = (HOME / "cli.py", HOME / "twinset", HOME / "evaluation")
     frames = traceback.extract_tb(error.__traceback__)
     passed = [(Path(frame.filename).resolve(), frame.lineno) for frame in frames]
     own = [(p, line) for p, line in passed if any(p.is_relative_to(root) for root in roots)]
     place = f"in {own[-1][0].name}:{own[-1][1]}" if own else "outside twinset"
-    return f"error: unexpected {type(error).__name__} {place}; TWINSET_DEBUG=1 shows more", 1
+    return f"error: unexpected {type(error).__name__} {place}. TWINSET_DEBUG=1 shows more.", 1
 
 
 def with_flags(line: str) -> str:

@@ -224,7 +224,7 @@ def merge(given: Mapping[str, Any], file: str | Path | None) -> dict[str, Any]:
     merged = {**stored, **given}
     if merged.pop("no_privacy", False):
         if "epsilon" in merged:
-            raise InputError("`epsilon` and `no_privacy` contradict each other; give one of them")
+            raise InputError("`epsilon` and `no_privacy` contradict each other. Give one of them.")
         merged["epsilon"] = None
     return merged
 
@@ -250,12 +250,12 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
     if unknown := sorted(set(options) - known):
         if unknown[0] in OPTIONS:
             raise InputError(
-                f"`{unknown[0]}` is of the table, the run or its rows, and not of the model: give "
-                "it to `generate`, `fit` or `plan` where these take it"
+                f"`{unknown[0]}` describes the table, the run or its rows, not the model. Give it "
+                "to `generate`, `fit` or `plan`."
             )
         raise InputError(unknown_option(unknown[0], among=tuple(known)))
     if config.privacy.group_size is not None and config.privacy.target_epsilon is None:
-        raise InputError("`group_size` does nothing without privacy; leave it out")
+        raise InputError("`group_size` does nothing without privacy. Leave it out.")
     policy = config.policy
     for name in () if any_policy else options:
         # refuse what looks as if it protected somebody, and would do nothing
@@ -273,7 +273,7 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
             if len(owners) == 1 and len(forms) > 1:
                 needs += f" in its {owners[0].form} form"
         if not used:
-            raise InputError(f"`{name}` does nothing without {needs}; leave it out")
+            raise InputError(f"`{name}` does nothing without {needs}. Leave it out.")
     return config
 
 
@@ -286,5 +286,5 @@ def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
 def unknown_option(name: str, place: str = "", among: Collection[str] = tuple(OPTIONS)) -> str:
     """Return what is wrong with an option's name, and which one may be meant."""
     close = get_close_matches(name, among, n=1)
-    hint = f"; did you mean {close[0].replace('_', '-')}?" if close else ""
+    hint = f". Did you mean {close[0].replace('_', '-')}?" if close else ""
     return f"{place}unknown option {name.replace('_', '-')!r}{hint}"

@@ -130,15 +130,14 @@ class Plan:
     def warnings(self) -> list[str]:
         """What its owner must know before it runs."""
         if self.target_epsilon is None:
-            return ["no privacy was asked for: treat model and twin as private"]
+            return ["privacy is switched off. Treat model and twin as private."]
         policy, known = self.policy_class, (self.target_epsilon, self.highest_epsilon)
         found = [each.format(target=known[0], highest=known[1]) for each in policy.warned]
         found = [*policy.theorem.caveats, *found]
         if self.target_delta * self.records >= 1:
             found.append(
-                f"δ = {self.target_delta:g} is not below 1/N: it would permit publishing some of "
-                f"the {self.records} records word for word, and nothing is guaranteed; leave "
-                "`delta` out"
+                f"δ = {self.target_delta:g} is not below 1/N, so nothing is guaranteed. It permits "
+                f"publishing some of the {self.records} records word for word. Leave `delta` out."
             )
         else:
             found += delta_caveats(self.target_delta, self.records)
@@ -257,12 +256,12 @@ def make_plan(records: int, config: RunConfig, selection: LabelSelection | None 
         noises = find_release_noise(privacy, attainable, delta, selection)
         other = replace(plan, selection=selection, **noises)
         spent = epsilon([*other.releases, training_alone], delta)
-    more = "take `steps=0`, which trains nothing, or more records, some thousands"
+    more = "Use `steps=0`, which trains nothing, or give some thousands of records."
     if attainable <= MOST_ADVISED:
-        more = f"attainable is `{noise.option}={attainable:g}`; or {more}"
+        more += f" From `{noise.option}={attainable:g}` on, training is possible."
     raise InputError(
-        f"{records} records are too few to train at ε = {target:g}: the noise would drown them; "
-        f"{more}"
+        f"{records} records are too few to train at ε = {target:g}, because the noise would drown "
+        f"them. {more}"
     )
 
 
@@ -322,8 +321,8 @@ def find_release_noise(
         left -= selection.noise_multiplier**-2 if selection else 0.0
         if left <= 0:
             raise InputError(
-                f"`label_count_share={privacy.label_count_share:g}` leaves nothing of ε for the "
-                "rest; make it smaller"
+                f"`label_count_share={privacy.label_count_share:g}` leaves no ε for the rest. Make "
+                "it smaller."
             )
         scale = SLACK * (sum(sigma**-2 for sigma in others if sigma) / left) ** 0.5
         others = [scale * sigma for sigma in others]

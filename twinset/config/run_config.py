@@ -43,7 +43,7 @@ class PrivacyConfig(Checked):
         LARGEST_EPSILON,
         "Privacy budget ε of the release. Adaptive noise: of the most unusual records.",
         option="epsilon",
-        hint="8 is usual, less is safer",
+        hint="Usual is 8, less is safer",
     )
     target_delta: float | None = bounded(
         None,
@@ -51,7 +51,7 @@ class PrivacyConfig(Checked):
         1 - 1e-6,
         "Privacy parameter δ. Omitted: min(1e-5, 0.01/N^1.1) for N records.",
         option="delta",
-        hint="leave it out for min(1e-5, 0.01/N^1.1)",
+        hint="Leave it out for min(1e-5, 0.01/N^1.1)",
     )
     # The noise is as large as C, so a smaller one has more signal for the same ε until most
     # gradients are clipped.

@@ -42,8 +42,8 @@ def writing(path: Path, only_full_disk: bool = False) -> Iterator[None]:
             raise
         reason = getattr(error, "strerror", "No space left on device") or type(error).__name__
         raise InputError(
-            f"{path}: cannot be written ({reason}); free some disk space or choose a folder you may"
-            " write to"
+            f"{path}: cannot be written ({reason}). Free some disk space, or choose a folder that "
+            "you may write to."
         ) from error
 
 
@@ -191,7 +191,7 @@ def only_process(folder: Path) -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
         raise InputError(
-            f"the cache {root} cannot be used ({reason}); free some space or set TWINSET_CACHE"
+            f"the cache {root} cannot be used ({reason}). Free some space or set TWINSET_CACHE."
         ) from error
 
 

@@ -33,7 +33,7 @@ def read_text(path: Path, most: int = LARGE) -> str:
     with path.open("rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
-        raise InputError(f"{path}: is larger than {most // 1_000_000} MB; is it the right file?")
+        raise InputError(f"{path}: is larger than {most // 1_000_000} MB. Is it the right file?")
     return data.decode("utf-8")
 
 
@@ -41,13 +41,13 @@ def check_names(names: Iterable[Any], source: str | Path) -> None:
     """Refuse repeated names, long names, and too many names. The message shows none of them."""
     names = list(names)
     if len(set(names)) < len(names):
-        raise InputError(f"{source}: two columns have the same name; rename one in the header")
+        raise InputError(f"{source}: two columns have the same name. Rename one in the header.")
     if len(names) > MOST_COLUMNS:
-        raise InputError(f"{source}: has more than {MOST_COLUMNS} columns; keep what you need")
+        raise InputError(f"{source}: has more than {MOST_COLUMNS} columns. Remove some.")
     for place, name in enumerate(names, start=1):
         if isinstance(name, str) and len(name) > MOST_NAME:
             long = f"{source}: the name of column {place} has more than {MOST_NAME} characters"
-            raise InputError(f"{long}; is the header row missing?")
+            raise InputError(f"{long}. Is the header row missing?")
 
 
 def check_inflated(inflated: int, path: Path, rows: int = 0) -> None:
@@ -57,9 +57,9 @@ def check_inflated(inflated: int, path: Path, rows: int = 0) -> None:
     """
     size = path.stat().st_size
     if inflated > max(INFLATED, RATIO * size):
-        raise InputError(f"{path}: inflates to more than {RATIO} times its size; save it as CSV")
+        raise InputError(f"{path}: inflates to more than {RATIO} times its size. Save it as CSV.")
     if rows > max(MOST_REPEATED, size):  # runs of one value take hardly any bytes
-        raise InputError(f"{path}: has {rows} rows in {size} bytes; write it again")
+        raise InputError(f"{path}: has {rows} rows in {size} bytes. Write it again.")
 
 
 def most_items(path: Path) -> int:

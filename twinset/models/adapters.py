@@ -118,7 +118,7 @@ class Adapter:
                 shapes = {key: tuple(opened.get_slice(key).get_shape()) for key in opened.keys()}
                 if shapes != wanted:
                     raise InputError(
-                        f"{name}: its adapter does not fit {self.base_model}; train it again"
+                        f"{name}: its adapter does not fit {self.base_model}. Train it again."
                     )
                 factors = {key: opened.get_tensor(key) for key in shapes}
         except (OSError, SafetensorError) as error:

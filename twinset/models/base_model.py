@@ -110,13 +110,13 @@ def load_base(
         adapter = Adapter(**facts["adapter"])
         check_options(adapter)
     except (InputError, KeyError, TypeError):
-        raise InputError(f"{name}: its facts describe no adapter; copy it again") from None
+        raise InputError(f"{name}: its files describe no adapter. Copy it again.") from None
     known = adapter.base_model in builtin_models()
     base = load_base(adapter.base_model, say=say) if known else None
     if base is None or base.origin != adapter.base_origin:
         raise InputError(
-            f"{name} is an adapter of another {adapter.base_model} than the built-in model here; "
-            "train it again"
+            f"{name} is an adapter of a different {adapter.base_model} than the one built in here. "
+            "Train it again."
         )
     adapter.add_to(base.model, folder / ADAPTER, name)  # in float32, and cast afterwards
     return replace(
@@ -148,8 +148,8 @@ def check_base(name: str) -> None:
     """
     if any((place / PRIVATE).exists() for place in (Path(name), Path(name) / "model")):
         raise InputError(
-            f"`base_model={name}`: was made from private records, so it is no public model, and "
-            "what it spent would not be counted; name the base model that it was made from"
+            f"`base_model={name}`: was trained on private records, so its ε would not be counted. "
+            "Name the public model that it was trained from."
         )
 
 
@@ -183,7 +183,7 @@ def read_facts(folder: Path) -> Stage | None:
         list(stages(facts))
     except (*DAMAGED, AttributeError):
         raise InputError(
-            f"{path}: is damaged; the base model's training data are unknown"
+            f"{path}: is damaged, so the base model's training data are unknown. Copy it again."
         ) from None
     return dict(facts)
 
@@ -208,7 +208,7 @@ def locate_model(name: str, say: Say = silent) -> tuple[Path, str, str]:
     if name in ASSETS:
         asset = ASSETS[name]
         if asset.kind != "causal-lm":
-            raise InputError(f"{name} is no causal language model; `base_model` takes {choices}")
+            raise InputError(f"{name} is not a language model. `base_model` takes {choices}.")
         folder = asset.folder(cache_dir())
         folder = folder.with_name(f"{folder.name}-safetensors")
         found = folder, f"the wheel {asset.requirement} from PyPI", asset.licence
@@ -253,7 +253,7 @@ def locate_model(name: str, say: Say = silent) -> tuple[Path, str, str]:
     elif (folder := Path(name).expanduser()).is_dir():
         origin = LOCAL
     elif not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", name):
-        raise InputError(f"there is no folder {name}; `base_model` takes {choices}")
+        raise InputError(f"there is no folder {name}. `base_model` takes {choices}.")
     else:
         folder = hub_folder(name, say)
         origin = f"https://huggingface.co/{name} at {folder.name}"
@@ -308,16 +308,16 @@ class ModelFiles:
         has = {path.name for path in folder.iterdir() if path.is_file()}
         if PEFT_CONFIG in has:
             raise InputError(
-                f"{name} holds an adapter; merge it into its model (merge_and_unload of peft), "
-                "save that and name its folder"
+                f"{name} holds an adapter. Merge it into its model (merge_and_unload of peft), "
+                "save that and name its folder."
             )
         weights, others = [WEIGHTS], [CONFIG]
         if ADAPTER in has:  # its facts name the base model
             weights, others = [ADAPTER], [FACTS]
         if missing := [file for file in others if file not in has]:
             raise InputError(
-                f"{name} has no {missing[0]}; name a folder that save_pretrained of transformers "
-                "or `twinset pretrain` wrote"
+                f"{name} has no {missing[0]}. Name a folder that save_pretrained of transformers "
+                "or `twinset pretrain` wrote."
             )
         if ADAPTER not in has:
             models = sorted(file for file in has if file.endswith(".model"))
@@ -327,8 +327,8 @@ class ModelFiles:
             if INDEX not in has:
                 raise InputError(
                     f"{name} has no .safetensors weights under the names that transformers gives "
-                    "them, and pickles (.bin, .pt) are never loaded; convert it with "
-                    "save_pretrained of transformers on a machine that trusts it"
+                    "them, and pickles (.bin, .pt) are never loaded. Convert it with "
+                    "save_pretrained of transformers, on a machine that may run its code."
                 )
             named = _read_object(folder / INDEX, name).get("weight_map")
             weights = sorted(set(map(str, named.values()))) if isinstance(named, dict) else []
@@ -336,7 +336,7 @@ class ModelFiles:
             if not weights or not all(f in has and f.endswith(".safetensors") for f in weights):
                 raise InputError(
                     f"{name}: {INDEX} must name .safetensors files of the same folder and "
-                    "nothing else; fetch the model again"
+                    "nothing else. Fetch the model again."
                 )
 
         # The target of a link becomes part of the model, so it must stay in the folder. The hub's
@@ -346,9 +346,7 @@ class ModelFiles:
             homes.append(homes[0].parents[1] / "blobs")
         for file in (*weights, *others):
             if not any((folder / file).resolve().is_relative_to(home) for home in homes):
-                raise InputError(
-                    f"{name}: {file} is a link out of the folder; copy the file into it"
-                )
+                raise InputError(f"{name}: {file} is a link to another folder. Copy the file here.")
         return cls(folder, name, tuple(weights), tuple(others))
 
     def digest(self) -> str:
@@ -370,7 +368,7 @@ class ModelFiles:
         if numbers > size + SPARE:
             raise InputError(
                 f"{self.name}: {CONFIG} describes {numbers} numbers and the weights have {size} "
-                "bytes; fetch the model again"
+                "bytes. Fetch the model again."
             )
 
     @contextmanager
@@ -386,7 +384,7 @@ class ModelFiles:
                     data = {"metadata": {}, "weight_map": data["weight_map"]}
                 elif data.get("quantization_config") is not None:
                     raise InputError(
-                        f"{self.name} is quantised and cannot be trained; name its unquantised form"
+                        f"{self.name} is quantised and cannot be trained. Name the original model."
                     )
                 else:
                     data = plain_values(data, self.name)
@@ -409,7 +407,7 @@ def plain_values(data: Any, name: str = "the model") -> Any:
         return data
     for key, value in data.items():
         if isinstance(value, int) and value > MOST_PARTS and _PARTS.search(key):
-            raise InputError(f"{name}: {key} is above {MOST_PARTS} in {CONFIG}; fetch it again")
+            raise InputError(f"{name}: {key} is above {MOST_PARTS} in {CONFIG}. Fetch it again.")
     return {
         key: plain_values(value, name)
         for key, value in data.items()
@@ -427,7 +425,7 @@ def _read_object(path: Path, name: str) -> dict[str, Any]:
     except DAMAGED:
         data = None
     if not isinstance(data, dict):
-        raise InputError(f"{name} cannot be loaded: {path.name} is damaged; fetch it again")
+        raise InputError(f"{name} cannot be loaded: {path.name} is damaged. Fetch it again.")
     return data
 
 
@@ -445,14 +443,14 @@ def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[An
         stated = config.architectures or [causal]
         if causal is None or causal not in stated:
             raise InputError(
-                f"{name} is no causal language model but {stated[0] or config.model_type}; "
-                "name one of the GPT-2 or Llama family, such as gpt2 or smollm2-135m"
+                f"{name} is not a causal language model but {stated[0] or config.model_type}. "
+                "Name one of the GPT-2 or Llama family, such as gpt2 or smollm2-135m."
             )
         if not hasattr(config, "max_position_embeddings"):  # Bloom, Mamba
             raise InputError(
-                f"{name} is a {config.model_type} model, which states no longest context; name one "
+                f"{name} is a {config.model_type} model, which states no longest context. Name one "
                 "of the GPT-2, GPT-J, GPT-Neo, GPT-NeoX, OPT, Llama, Mistral, Qwen, Gemma, Phi or "
-                "OLMo family"
+                "OLMo family."
             )
         files.check_size(AutoModelForCausalLM, config)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -464,18 +462,18 @@ def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[An
             raise ValueError(f"its weights lack {missing[0]}{more}")
         # transformers makes an empty tokenizer of a folder that has none.
         if not tokenizer("A word.", add_special_tokens=False).input_ids:
-            raise ValueError("it has no tokenizer; lay tokenizer.json beside the weights")
+            raise ValueError("it has no tokenizer. Put tokenizer.json next to the weights.")
         if not isinstance(tokenizer.model_max_length, int | float):
-            raise ValueError(f"{TOKENIZER_CONFIG} gives no number as model_max_length")
+            raise ValueError(f"{TOKENIZER_CONFIG} gives no number as model_max_length. Correct it.")
         if tokenizer.eos_token is None:
-            raise ValueError("its tokenizer has no end-of-text token; set its eos_token")
+            raise ValueError("its tokenizer has no end-of-text token. Set its eos_token.")
         if len(tokenizer) > model.get_input_embeddings().num_embeddings:
-            raise ValueError("its tokenizer has more tokens than its model has embeddings")
+            raise ValueError("its tokenizer has more tokens than the model. Fetch both again.")
     except InputError:
         raise
     except Exception as error:  # a strange file makes three libraries raise anything
         why = first_line(error).replace(str(alone), name)
-        raise InputError(f"{name} cannot be loaded: {why}") from error
+        raise InputError(f"{name} cannot be loaded: {why}.") from error
     if tokenizer.pad_token is None:  # a new token would need a new row of the embedding
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer

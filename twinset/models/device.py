@@ -43,8 +43,8 @@ def device_of(asked: str = AUTO) -> torch.device:
 
     if asked == MPS:
         raise InputError(
-            "`device=mps`: GPUs of Apple have no float64, in which norms of gradients are added "
-            "up; take `device=cpu`"
+            "`device=mps`: GPUs of Apple have no float64, which the norms of gradients need. Take "
+            "`device=cpu`."
         )
     if asked == CPU or (asked == AUTO and not gpus()):
         return torch.device(CPU)
@@ -53,7 +53,7 @@ def device_of(asked: str = AUTO) -> torch.device:
         lacks = f"there is no GPU that PyTorch {torch.__version__} can use"
         if gpus():
             lacks = f"there is no GPU number {number}, counted from 0"
-        raise InputError(f"`device={asked}`: {lacks}; take `device=cpu`")
+        raise InputError(f"`device={asked}`: {lacks}. Take `device=cpu`.")
     os.environ.update(REPEATABLE | os.environ)  # the user's own setting wins
     return torch.device(CUDA, number)
 
@@ -77,11 +77,11 @@ def check_device(asked: str, processes: int) -> None:
     if is_cpu(device_of(asked)) or size == 1:
         return
     if ":" in asked:
-        raise InputError(f"`device={asked}`: is one GPU for {size} processes; take `device=cuda`")
+        raise InputError(f"`device={asked}`: is one GPU for {size} processes. Take `device=cuda`.")
     if size > gpus():
         raise InputError(
-            f"there are {size} processes and {gpus()} GPUs on this machine, and each needs one; "
-            "take fewer `processes`, or `device=cpu`"
+            f"there are {size} processes and {gpus()} GPUs on this machine, and each needs one. "
+            "Take fewer `processes`, or `device=cpu`."
         )
 
 
@@ -197,7 +197,7 @@ def on_free_cores(say: Callable[[str], object] = lambda line: None) -> Iterator[
         if threads == own:
             break
     if threads < own:
-        say(f"other work has cores of this machine: computing with {threads} of {own} threads")
+        say(f"other programs use this machine: computing with {threads} of {own} threads")
     with computing_with(threads):
         yield threads
 

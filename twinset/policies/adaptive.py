@@ -119,7 +119,7 @@ class Adaptive(_WeighsRecords):
     budget = "ε = {target:g} at privacy weight 1, ε = {highest:g} for any {unit}"
     warned = (
         "adaptive noise guarantees ε = {highest:g} to every record, and ε = {target:g} only to "
-        "those of privacy weight 1; `epsilon_max` sets the first",
+        "those of privacy weight 1. `epsilon_max` sets the higher one.",
     )
 
     @classmethod
@@ -129,8 +129,8 @@ class Adaptive(_WeighsRecords):
         highest = 2 * target if options.epsilon_max is None else options.epsilon_max
         if highest < target:
             raise InputError(
-                f"`epsilon_max={highest:g}` is below `epsilon={target:g}`; `epsilon` is for the "
-                "records that need most protection, `epsilon_max` for the others"
+                f"`epsilon_max={highest:g}` is below `epsilon={target:g}`. `epsilon` is for the "
+                "records that need most protection, `epsilon_max` for the others."
             )
         strict, sigma = sigma_for(target), sigma_for(highest)
         # A little less, so that rounding brings σ / c(1) to no less than is needed.
@@ -156,20 +156,20 @@ class Adaptive(_WeighsRecords):
             if base.origin in SCALES:
                 return WeightScale(base.origin, *SCALES[base.origin])
             raise InputError(
-                f"`noise_policy=adaptive` needs constants for the base model {base.name}; fit "
+                f"`noise_policy=adaptive` needs constants for the base model {base.name}. Fit "
                 "them on public texts with `twinset weight-scale`, and give the file as "
-                "`weight_scale`"
+                "`weight_scale`."
             )
         try:
             scale = WeightScale.from_dict(json.loads(read_text(Path(file), SMALL)))
         except OSError as error:
-            raise InputError(f"`weight_scale={file}`: cannot be read ({error.strerror})") from None
+            raise InputError(f"`weight_scale={file}`: cannot be read ({error.strerror}).") from None
         except (ValueError, RecursionError) as error:
             raise InputError(f"`weight_scale={file}`: {error}") from None
         if scale.base_model != base.origin:
             raise InputError(
-                f"`weight_scale={file}`: was fitted for another base model than {base.name}; fit "
-                "it again with `twinset weight-scale`"
+                f"`weight_scale={file}`: was fitted for another base model than {base.name}. Fit "
+                "it again with `twinset weight-scale`."
             )
         return scale
 

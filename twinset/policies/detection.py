@@ -225,8 +225,8 @@ class Entities:
         for number, text in enumerate(texts, start=1):
             if len(text) > limit:
                 raise InputError(
-                    f"`detector={self.name}`: text {number} has more than {limit:,} characters; "
-                    "split it, or use `detector=patterns`"
+                    f"`detector={self.name}`: text {number} has more than {limit:,} characters. "
+                    "Split it, or use `detector=patterns`."
                 )
         analyzed = engine.process_batch(texts, "en", _BATCH)
         for (text, found), private in zip(analyzed, Patterns().spans(texts), strict=True):
@@ -272,8 +272,8 @@ class Own:
             self._function: Any = getattr(importlib.import_module(module), function)
         except Exception as error:
             raise InputError(
-                f"`detector={name}`: importing it failed with {type(error).__name__}; install the "
-                "module, or run where it lies"
+                f"`detector={name}`: importing it failed with {type(error).__name__}. Install the "
+                "module, or run in its folder."
             ) from None
         finally:
             for folder in added:
@@ -288,9 +288,9 @@ class Own:
                     raise IndexError("a span is empty or leaves the text")
             except Exception as error:
                 raise InputError(
-                    f"`detector={self.name}`: failed with {type(error).__name__} at text {number}; "
-                    "it must take any text and return pairs of whole numbers, (start, end) with "
-                    "0 <= start < end <= len(text)"
+                    f"`detector={self.name}`: failed with {type(error).__name__} at text {number}. "
+                    "It must take any text and return pairs of whole numbers, (start, end) with "
+                    "0 <= start < end <= len(text)."
                 ) from None
             yield joined(found)
 
@@ -342,11 +342,11 @@ def measure_coverage(
     check_table(frame, data)
     for name in (text, *secrets):
         if name not in frame.columns:
-            raise InputError(f"{data}: no column {name!r}; it has {show(list(frame), frame)}")
+            raise InputError(f"{data}: no column {name!r}. It has {show(list(frame), frame)}.")
     cells = text_cells(frame[text], f"{data}: {show([text], frame)}")
     texts = {row: cell for row, cell in enumerate(cells) if cell is not None}
     if not texts:
-        raise InputError(f"{data}: every {text!r} is blank; choose another column with `text`")
+        raise InputError(f"{data}: every {text!r} is blank. Choose another column with `text`.")
     known = {n: label_cells(frame[n], f"{data}: {show([n], frame)}") for n in secrets}
 
     found: Counter[str] = Counter(rows=len(cells))

@@ -51,7 +51,7 @@ class ImportanceOptions(PolicyOptions):
         """Refuse quantiles that make no unit."""
         super().__post_init__()
         if not self.importance_low < self.importance_high:
-            raise InputError("`importance_low` must be a lower quantile than `importance_high`")
+            raise InputError("`importance_low` must be below `importance_high`")
 
 
 @register

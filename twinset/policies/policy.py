@@ -180,23 +180,23 @@ class NoisePolicy:
         """
         if cls.needs_steps and steps == 0:
             raise InputError(
-                f"`noise_policy={cls.name}` is of the noise of steps, and `steps=0` takes none; "
-                "leave one of them out"
+                f"`noise_policy={cls.name}` changes the noise of training steps, and `steps=0` "
+                "takes none. Leave one of them out."
             )
         if cls.weighs and method == "qlora":
             raise InputError(
-                f"`noise_policy={cls.name}` weighs texts by the base model as it is, and "
-                "`method=qlora` rounds it; take `method=lora` or another policy"
+                f"`noise_policy={cls.name}` weighs texts by the exact base model, and "
+                "`method=qlora` rounds it. Take `method=lora` or another policy."
             )
         if options.redact_only and cls.before:
             raise InputError(
-                f"`redact_only` reads no unmasked text, and phase 2 of `noise_policy={cls.name}` "
-                "is made of it; take another policy with `redact_only`"
+                f"`redact_only` reads no unmasked text, but phase 2 of `noise_policy={cls.name}` "
+                "needs it. Take another policy with `redact_only`."
             )
         if by_owner and all(protected.unit != OWNER_UNIT for protected in cls.theorem.protects):
             raise InputError(
-                f"`noise_policy={cls.name}` treats records by what they say, and no theorem here "
-                "makes that a guarantee for owners; take uniform or importance with `owner`"
+                f"`noise_policy={cls.name}` treats records by what they say. No theorem here turns "
+                "that into a guarantee for owners. Take uniform or importance with `owner`."
             )
 
     @classmethod
@@ -415,7 +415,7 @@ def find_policy(name: str, form: str = "sound") -> type[NoisePolicy]:
     if name not in policy_names():
         raise InputError(f"`noise_policy`: {name[:40]!r} is none of {', '.join(policy_names())}")
     if (name, form) not in POLICIES:
-        raise InputError(f"`noise_policy={name}` has no {form[:40]} form; leave `policy_form` out")
+        raise InputError(f"`noise_policy={name}` has no {form[:40]} form. Leave `policy_form` out.")
     return POLICIES[name, form]
 
 

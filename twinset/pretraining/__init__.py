@@ -29,7 +29,7 @@ class PretrainConfig(Checked):
         SMALLEST_VOCABULARY,
         10**6,
         "Size of the vocabulary, from scratch.",
-        hint="all bytes and the end of text are tokens already",
+        hint="All bytes and the end of text are tokens already",
     )
     layers: int = bounded(6, 1, 1000, "Layers, from scratch.")
     width: int = bounded(256, 1, 100_000, "Width of a layer, from scratch.")
@@ -57,6 +57,6 @@ class PretrainConfig(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % self.heads:
-            raise InputError(f"`width={self.width}` cannot be shared by `heads={self.heads}`")
+            raise InputError(f"`width={self.width}` must be a multiple of `heads={self.heads}`")
         if self.lora_rank is not None and self.base_model is None:
-            raise InputError("`lora_rank` needs `base_model`: adapters belong to a trained model")
+            raise InputError("`lora_rank` trains adapters of a trained model. Name a `base_model`.")

@@ -68,8 +68,8 @@ class Corpus:
         ]
         if not parts[0] or not parts[1]:
             raise InputError(
-                f"{len(self.documents)} documents are too few to hold one in {VALIDATION} out; "
-                "name more text"
+                f"{len(self.documents)} documents are too few to hold one in {VALIDATION} out. "
+                "Name more text."
             )
         return parts[0], parts[1], parts[2]
 
@@ -94,19 +94,19 @@ def read_corpus(
     shares, licences, files = shares or {}, licences or {}, list[Path]()
     for path in paths:
         if not path.exists():
-            raise InputError(f"{path}: no such file or folder; check the path")
+            raise InputError(f"{path}: no such file or folder. Check the path.")
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
         readable = [p for p in inside if p.is_file() and (is_text(p) or format_of(p))]
         if not readable:
-            raise InputError(f"{path}: holds no text file and no table that twinset reads")
+            raise InputError(f"{path}: holds no text file or table. Check the path.")
         files += [file for file in readable if file not in files]
     pairs = []
     for given in prompts:
         named = re.fullmatch(r"([\w.-]+)=(.+)", given, re.DOTALL)
         if not named and not placeholders(given):
             raise InputError(
-                "`prompt` names no {column} of the tables; for one without, say of which files: "
-                "START=PROMPT, with the beginning of their names"
+                "`prompt` names no {column} of the tables. To use it for some files, write "
+                "START=PROMPT, with the beginning of their names."
             )
         pairs.append((named[1], named[2]) if named else ("", given))
     # Long beginnings of names go before short ones, and "" (any table) comes last.
@@ -115,13 +115,13 @@ def read_corpus(
         check_number("`share`", share, SHARES)
     for option, start in [("share", s) for s in shares] + [("prompt", s) for s, _ in pairs]:
         if not any(file.name.startswith(start) for file in files):
-            raise InputError(f"`{option}={start}=…`: no file of the corpus begins so")
+            raise InputError(f"`{option}={start}=…`: no file name starts so. Correct it.")
 
     sources, parts = [], []
     for file in files:
         frame = pd.DataFrame({text: paragraphs(file)}) if is_text(file) else read_frame(file)
         if text not in frame.columns:
-            raise InputError(f"{file}: has no column {text!r}; name it with `text`")
+            raise InputError(f"{file}: has no column {text!r}. Name it with `text`.")
         frame = frame[frame[text].notna()].reset_index(drop=True)
         prompt = None
         for start, given in pairs:  # one that names the file goes before one for any table
@@ -130,7 +130,7 @@ def read_corpus(
             missing = [c for c in placeholders(given) if is_text(file) or c not in frame.columns]
             if start and missing:
                 raise InputError(
-                    f"{file.name}: has no column {missing[0]!r}, which its `prompt` names"
+                    f"{file.name}: has no column {missing[0]!r} as in `prompt`. Correct it."
                 )
             prompt = None if missing else given
         share = next((s for start, s in shares.items() if file.name.startswith(start)), 1.0)
@@ -159,7 +159,7 @@ def read_corpus(
     found = pd.concat(parts)
     kept = found.drop_duplicates("key")
     if kept.empty:
-        raise InputError("the corpus holds no text; name files with text in them")
+        raise InputError("the corpus holds no text. Name files with text in them.")
     documents, keys = kept["document"].tolist(), kept["key"].to_numpy()
     return Corpus(sources, documents, keys, len(found) - len(kept))
 
@@ -187,13 +187,13 @@ def paragraphs(file: Path) -> list[str]:
                 data += block
                 check_inflated(len(data), file)
         if data.count(b"\n\n") > most_items(file):
-            raise InputError(f"{file}: most of its paragraphs are empty; keep those with text")
+            raise InputError(f"{file}: most of its paragraphs are empty. Keep those with text.")
         return data.decode().replace("\r\n", "\n").split("\n\n")
     except UnicodeDecodeError:
-        raise InputError(f"{file}: is not UTF-8; save it as UTF-8") from None
+        raise InputError(f"{file}: is not UTF-8. Save it as UTF-8.") from None
     except (EOFError, OSError, zlib.error) as error:
         raise InputError(
-            f"{file}: cannot be read ({type(error).__name__}); copy it again"
+            f"{file}: cannot be read ({type(error).__name__}). Copy it again."
         ) from None
 
 
@@ -211,7 +211,7 @@ def find_clean(documents: Sequence[str], files: Sequence[Path]) -> np.ndarray:
         if is_text(file):
             texts = paragraphs(file)
         elif format_of(file) is None or not file.is_file():
-            raise InputError(f"{file}: `decontaminate` takes text files and tables; check the path")
+            raise InputError(f"{file}: is not a text file or table. Check `decontaminate`.")
         else:
             frame = read_frame(file)
             texts = [cell for c in frame.columns for cell in frame[c] if isinstance(cell, str)]

@@ -86,16 +86,16 @@ def pretrain(
         check_base(base)  # before anything slow, and before the hub is asked for it
         if config.lora_rank is not None and base not in builtin_models():
             raise InputError(
-                f"`lora_rank`: {base} is no built-in model, and an adapter holds no copy of its "
-                f"base; there are {', '.join(builtin_models())}"
+                f"`lora_rank`: {base} is not built in, and an adapter holds no copy of its base "
+                f"model. Choose one of {', '.join(builtin_models())}."
             )
     if output.exists() and not output.is_dir():
-        raise InputError(f"{output}: is a file; name a folder")
+        raise InputError(f"{output}: is a file. Name a folder.")
     if not work.is_dir():
         if (output / FACTS).is_file():
-            raise InputError(f"{output}: is a finished model; name another folder")
+            raise InputError(f"{output}: holds a finished model. Name another folder.")
         if not is_new and any(output.iterdir()):
-            raise InputError(f"{output}: holds other files; name another folder")
+            raise InputError(f"{output}: holds other files. Name another folder.")
     with atomic.writing(output):
         try:
             return train_base(corpus, output, work, config, command, progress)
@@ -127,9 +127,9 @@ def train_base(
         )
         clean = None
         if config.decontaminate:
-            progress.say("looking for texts that must not be in it")
+            progress.say("looking for texts to leave out")
             clean = find_clean(corpus.documents, config.decontaminate)
-            progress.say(f"left out, words shared with guarded files: {(~clean).sum()} documents")
+            progress.say(f"left out {(~clean).sum()} documents that share words with guarded files")
         training, heldout, left_out = corpus.split(clean)
 
         # 2. What is known about the model so far. The card is for others: no folder of a path.
@@ -165,8 +165,8 @@ def train_base(
             known = json.loads((work / "settings.json").read_text("utf-8"))
             if other := [name for name in settings if known.get(name) != settings[name]]:
                 raise InputError(
-                    f"{output}: was begun with another value of {other[0]}; name another "
-                    "folder, or remove this one"
+                    f"{output}: was started with another value of {other[0]}. Name another "
+                    "folder, or remove this one."
                 )
         work.mkdir(parents=True, exist_ok=True)
         work.chmod(0o700)  # what is trained on and what is left out can be told apart there
@@ -184,7 +184,7 @@ def train_base(
     all_blocks = (len(tokens) + len(unread) - 1) // (config.context - 1)
     steps = max(1, math.ceil(config.epochs * all_blocks / config.batch_size))
     if not len(blocks) or not len(heldout_blocks):
-        raise InputError(f"the corpus is too small for blocks of `context={config.context}`")
+        raise InputError(f"the corpus is too small for `context={config.context}`. Lower it.")
 
     # 5. Train, from the newest whole checkpoint on. The Trainer writes its state last.
     newest = None
@@ -288,7 +288,7 @@ def make_model(
         dtype = torch.bfloat16 if config.lora_rank and is_low(config) else torch.float32
         base = load_base(config.base_model, dtype=dtype, say=progress.say)
         if context_length(base.model) < config.context:
-            raise InputError(f"{config.base_model} reads {context_length(base.model)} tokens only")
+            raise InputError(f"`context` may be {context_length(base.model)} at most for this base")
         if config.lora_rank is None:
             return base.model, base.tokenizer, None
         model = add_lora(base.model, config.lora_rank, ALL_LINEAR)
@@ -334,7 +334,7 @@ def make_arguments(
     """Return the Trainer's options."""
     if config.batch_size % processes:
         raise InputError(
-            f"`batch_size={config.batch_size}` cannot be shared by {processes} processes"
+            f"`batch_size={config.batch_size}` must be a multiple of the {processes} processes"
         )
     share = config.batch_size // processes
     micro = max(n for n in range(1, min(config.micro_batch, share) + 1) if share % n == 0)
@@ -396,7 +396,7 @@ class _Watch(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         step, loss = state.global_step, logs.get("loss", 0.0)
         if not math.isfinite(loss):
-            raise InputError(f"training diverged at step {step}; lower `learning_rate`")
+            raise InputError(f"training diverged at step {step}. Lower `learning_rate`.")
         if "eval_loss" in logs:
             self.bits = state.log_history[-1]["bits"] = logs["eval_loss"] * self._bits_of_nats
             self._progress.say(f"validation at step {step}: {self.bits:.3f} bits per byte")

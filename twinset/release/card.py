@@ -118,7 +118,7 @@ def describe_event(event: Event) -> str:
             )
         case IndividualGaussian(sigma, rate, steps, share):
             noise = f"noise multiplier σ = {sigma:g}, sample rate q = {rate:g}"
-            return f"Training: {steps} steps, {noise}; σ / {share:.4g} at privacy weight 1"
+            return f"Training: {steps} steps, {noise}, σ / {share:.4g} at privacy weight 1"
         case MaskedAccess(detector):
             return f"**Training without noise** on texts masked by the detector {code(detector)}"
         case GaussianRelease(sigma, what):
@@ -301,14 +301,14 @@ def render_card(
         again["filtered"] = f"Texts with {what}, by public lists, were drawn again"
     if sampling.endings == "redraw":
         again["unfinished"] = (
-            "Texts that reached the longest length without an end were drawn again, so that short "
-            "texts are more frequent here than the model writes them"
+            "Texts that reached the longest length without an end were drawn again, so short texts "
+            "are more frequent here than the model writes them"
         )
     if description.redrawn.get("denied"):
         again["denied"] = (
-            "Texts of which the model's private teacher, together with its noisy counts of tokens "
-            "where it has them, would say another label were drawn again, up to "
-            f"{sampling.teacher_redraws} times"
+            "Texts were drawn again, up to "
+            f"{sampling.teacher_redraws} times, if the model's private teacher and its noisy token "
+            "counts (where it has them) suggest another label"
         )
     counts = description.redrawn
     redrawn = [f"{line}: {counts[w]} of them" if w in counts else line for w, line in again.items()]
@@ -327,13 +327,13 @@ def render_card(
         how = (
             "are NOT guarded: a spreadsheet may run them as formulas"
             if guarded is None
-            else "begin with an added apostrophe, so that no spreadsheet runs them as formulas: "
+            else "begin with an added apostrophe, so no spreadsheet runs them as formulas: "
             f"{guarded}"
         )
         guards.append(f"Texts that start with {starts}, a tab or a line break {how}")
         guards.append(
             "Labels are written as they are, whatever they start with. A spreadsheet may take "
-            f"{code('+1')} for a number: load the file as above, or import its columns as text"
+            f"{code('+1')} for a number. Load the file as above, or import its columns as text"
         )
         # labels that pandas would take for numbers, truths or dates
         texts = {

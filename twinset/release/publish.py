@@ -39,19 +39,19 @@ def check_output(output: Path, overwrite: bool = False, is_same: bool = False) -
     """
     folder = output.parent
     if any((folder / name).exists() for name in (PRIVACY, LEDGER)):
-        raise InputError(f"`output={output}`: {folder} is a run's own; name another folder")
+        raise InputError(f"`output={output}`: {folder} belongs to a run. Name another folder.")
     if not folder.is_dir():
-        raise InputError(f"`output={output}`: the folder {folder} does not exist; create it")
+        raise InputError(f"`output={output}`: the folder {folder} does not exist. Create it.")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"`output={output}`: {folder} is not writable; choose another folder")
+        raise InputError(f"`output={output}`: {folder} is not writable. Choose another folder.")
     for path in (output, *beside(output)):
         if path.is_dir():
-            raise InputError(f"`output={path}`: is a folder; name a file")
+            raise InputError(f"`output={path}`: is a folder. Name a file.")
         if path.exists() and not (overwrite or is_same):
-            raise InputError(f"{path}: exists; `overwrite` to replace it, or another `output`")
+            raise InputError(f"{path}: exists. Use `overwrite`, or name another `output`.")
     # An existing file may be anything, the private table too.
     if output.exists() and not is_same and not beside(output)[1].is_file():
-        raise InputError(f"`output={output}`: exists and has no ledger; name another file")
+        raise InputError(f"`output={output}`: exists and has no ledger. Name another file.")
 
 
 def publish(share: Path, output: Path, overwrite: bool = False) -> None:

@@ -70,9 +70,9 @@ def write_share(
     schema = description.schema
     if f".{format}" not in FORMATS:
         known = ", ".join(ending.removeprefix(".") for ending in FORMATS)
-        raise InputError(f"`format={format}`: unknown; choose one of {known}")
+        raise InputError(f"`format={format}`: unknown. Choose one of {known}.")
     if tuple(frame.columns) != schema.columns:
-        raise ValueError("the twin's columns are not the schema's; nothing was written")
+        raise ValueError("the twin's columns are not the schema's. Nothing was written.")
     paths = SharePaths(folder / f"twin.{format}", folder / CARD, folder / PRIVACY, folder / PAGE)
     labels = [attribute.name for attribute in schema.attributes]
     guarded = write_frame(frame, paths.twin, guard_formulas=guard_formulas, as_they_are=labels)
@@ -179,7 +179,7 @@ def check_file_format(path: Path) -> None:
     except DAMAGED:
         return
     if isinstance(stated, int) and not isinstance(stated, bool) and stated != FORMAT_VERSION:
-        older = "use the older twinset that wrote it, or make the run anew"
-        remedy = older if stated < FORMAT_VERSION else "upgrade twinset"
+        older = "Use the older twinset that wrote it, or make the run again"
+        remedy = older if stated < FORMAT_VERSION else "Upgrade twinset"
         said = f"has format_version {stated}, and this twinset reads {FORMAT_VERSION}"
-        raise InputError(f"{path}: {said}; {remedy}")
+        raise InputError(f"{path}: {said}. {remedy}.")

@@ -38,10 +38,10 @@ MOST_KINDS = 8  # of events that differ, which take seconds to compose. A run ha
 MOST_STEPS = 20_000_000  # in all: more ask for finer grids. `steps` allows half as many
 
 CANNOT_SHOW = (
-    "who made these files: they are not signed, and whoever writes all three can make them agree",
+    "who made these files: they are not signed, and one author of all three can make them agree",
     "that the model was trained, and the twin drawn from it, as the ledger says",
     "that what the ledger takes as public is public",
-    "anything about other files that stand beside these",
+    "anything about other files in the same folder",
 )
 
 
@@ -83,9 +83,9 @@ def verify(path: str | Path) -> VerificationReport:
         elif shares:  # a run, a share folder, or a file of one that was pointed at
             card, privacy = shares[0] / CARD, shares[0] / PRIVACY
         else:
-            writes = "`twinset sample` writes it for a run with a model"
+            writes = "For a run with a model, `twinset sample` writes it"
             raise InputError(
-                f"{folder}: holds no {PRIVACY}; {writes}, else name a share/ or a published twin"
+                f"{folder}: holds no {PRIVACY}. {writes}. Else name a share/ or a published twin."
             )
         for file in (card, privacy):
             _present(file)
@@ -127,7 +127,7 @@ def verify(path: str | Path) -> VerificationReport:
             _expect(is_same, model / LEDGER, f"is not the ledger of {PRIVACY}")
     except OSError as error:
         reason = error.strerror or "input/output error"
-        raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
+        raise InputError(f"{path}: cannot be read ({reason}). Check path and rights.") from None
 
     # The larger ε is reported: stated and computed may differ by TOLERANCE.
     larger = max((e for e in (claim.epsilon, computed) if e is not None), default=None)
@@ -143,7 +143,7 @@ def verify(path: str | Path) -> VerificationReport:
 
 def _present(path: Path) -> Path:
     if not path.is_file():
-        raise InputError(f"{path}: is missing; it belongs to the twin, ask whoever sent it")
+        raise InputError(f"{path}: is missing. It belongs to the twin. Ask its sender.")
     return path
 
 
@@ -244,11 +244,11 @@ def _check_guarantee(
     try:
         witness = prv_epsilon(events, ledger.delta)
     except NotCovered as error:
-        return claim, computed, None, f"; Opacus' PRV accountant can't say ({one_line(error)})"
+        return claim, computed, None, f" (Opacus' PRV accountant can't say: {one_line(error)})"
     agrees = math.isclose(witness, computed, rel_tol=WITNESS_TOLERANCE)
     difference = f"ε = {computed} by our accountant and ε = {witness} by Opacus' PRV accountant"
-    _expect(agrees, path, f"its events come to {difference}, more than 1 % apart; trust neither")
-    return claim, computed, witness, f"; by Opacus' PRV accountant to ε = {witness:.4f}"
+    _expect(agrees, path, f"its events come to {difference}, over 1 % apart. Trust neither.")
+    return claim, computed, witness, f" (by Opacus' PRV accountant to ε = {witness:.4f})"
 
 
 def _check_card(

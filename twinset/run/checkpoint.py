@@ -100,9 +100,9 @@ class Checkpoints:
         self._accept_spend, self._on_kept = accept_spend, on_kept
         there = bool(self._found())
         if is_resumed and not there:
-            raise InputError(f"its checkpoints are missing; {BEGIN_AGAIN}")
+            raise InputError(f"its checkpoints are missing. {BEGIN_AGAIN}.")
         if there and not (folder / JOURNAL).is_file():
-            raise InputError(f"{JOURNAL} is missing: what was spent is not known; {BEGIN_AGAIN}")
+            raise InputError(f"{JOURNAL} is missing, so the spent ε is unknown. {BEGIN_AGAIN}.")
         self._journal = Journal(folder / JOURNAL)
         self._counted: dict[str, int] = {}  # last step of each process that is in the ledger
 
@@ -118,12 +118,12 @@ class Checkpoints:
         found, whole = self._found(), []
         for step, folder in found:
             if damage := fault(folder):
-                self._progress.warn(f"{CHECKPOINTS}/{damage}; looking for an older one")
+                self._progress.warn(f"{CHECKPOINTS}/{damage}. Looking for an older one.")
             else:
                 whole.append((step, folder))
         if not whole:
             if found:
-                raise InputError(f"every checkpoint is damaged; {BEGIN_AGAIN}")
+                raise InputError(f"every checkpoint is damaged. {BEGIN_AGAIN}.")
             self._journal.begin(0, {})
             return None
         step, folder = whole[0]
@@ -174,8 +174,8 @@ class Checkpoints:
         if steps + teachers and not self._accept_spend:
             raise InputError(
                 f"another process took the run from step {min(one.first for one in lost)} to step "
-                f"{max(one.last for one in lost)}: taking these steps again is another release; "
-                "`resume=True` `accept_spend=True` goes on and counts both"
+                f"{max(one.last for one in lost)}. Taking these steps again spends privacy again. "
+                "`resume=True` `accept_spend=True` takes them and counts both."
             )
         return lost, steps, teachers
 
@@ -280,8 +280,8 @@ class Journal:
                 range(first, last)  # refuses values that are not whole numbers
             except DAMAGED:
                 raise InputError(
-                    f"{path.name}, line {number}: is damaged, so what was spent is not known; "
-                    "start the run again"
+                    f"{path.name}, line {number}: is damaged, so the spent ε is unknown. "
+                    "Start the run again."
                 ) from None
             first, before = self._reached.get(process, (first, 0))
             self._reached[process] = first, max(before, last)

@@ -77,8 +77,8 @@ def generate(
         if run_folder.is_abandoned(other):
             left = run_folder.place_near(other, "partial")
             progress.say(
-                f"{left}: left by a run that was killed before its first checkpoint; nothing of it "
-                "was released; delete it, as it may hold private texts"
+                f"{left}: left by a run that was killed before its first checkpoint. It released "
+                "nothing, but it may hold private texts. Delete it."
             )
     if paths.overwrite:  # the runs with a trained model that will be deleted in the end
         older = [final] if paths.resume else [final, run_folder.place_near(final, "partial")]
@@ -111,23 +111,23 @@ def generate(
                     check_decoding(run.base.model, story.find_prompts(run), config.sampling)
                 learn(run, folder)
             how = (
-                "the trained model is safe and need not be paid for again: the same command with "
-                "`resume=True` goes on, with other rows or decoding settings if need be; so does "
-                f"{run_folder.sampling_command(folder.root)}"
+                "The trained model is safe, and its ε need not be spent again. To write rows "
+                "from it, repeat the command with `resume=True` (rows and decoding may differ), or "
+                f"run {run_folder.sampling_command(folder.root)}."
             )
             try:
                 if asked is not None:
                     story.sample(run)
                     story.share(run)
             except InputError as error:
-                raise InputError(f"{error}; {how}") from error
+                raise InputError(f"{str(error).rstrip('.')}. {how}") from error
             except Exception:
                 progress.warn(how)
                 raise
             shutil.rmtree(folder.internal / UNFINISHED, ignore_errors=True)
     except KeyboardInterrupt:
         if folder is not None and folder.is_kept and run_folder.is_unfinished(path):
-            raise Stopped("stopped; the same command with `resume=True` goes on") from None
+            raise Stopped("Stopped. Run the same command with `resume=True` to continue.") from None
         raise
     return story.judge(run)
 
@@ -182,7 +182,7 @@ def finetune(run: Run, progress: Progress | None = None) -> TwinModel:
             one, and its ledger would not say so.
     """
     if run.is_used:
-        raise RuntimeError("a fine-tuning has changed this base model; prepare the next anew")
+        raise RuntimeError("this base model was fine-tuned before. Prepare a new run.")
     run.is_used = True
     run.progress = progress or run.progress
     with on_free_cores(run.progress.say):
@@ -210,10 +210,10 @@ def sample_only(
     if paths.output is not None:
         check_output(paths.output, paths.overwrite)
     elif not (folder / "model" / DESCRIPTION).is_file():
-        raise InputError(f"{folder} is no run folder: say with `output` where the twin goes")
+        raise InputError(f"{folder} is no run folder. Say with `output` where the twin goes.")
     elif (folder / "share" / PRIVACY).exists() and not paths.overwrite:
         raise InputError(
-            f"{folder}/share holds a twin; `overwrite=True` to replace it, or `output`"
+            f"{folder}/share holds a twin. Replace it with `overwrite=True`, or give `output`."
         )
     model = TwinModel.load(folder, device)
     counts = explicit(model.schema, asked) or story.share_out_rows(model, asked, progress)
@@ -370,7 +370,7 @@ def check_twin_output(source: Source, paths: OutputPaths, again: bool = False) -
         return
     data = Path(source.name)
     if paths.output.exists() and data.exists() and paths.output.samefile(data):
-        raise InputError(f"`output={paths.output}`: is the private table itself; name another file")
+        raise InputError(f"`output={paths.output}`: is the private table. Name another file.")
     if not again:
         check_output(paths.output, paths.overwrite)
 
@@ -390,7 +390,7 @@ def hand_out_again(
     """
     command = run_folder.sampling_command(root)
     if not (root / "internal" / SETTINGS).is_file():
-        raise InputError(f"{root}: does not tell what it was made from; {command} writes rows")
+        raise InputError(f"{root}: does not say what it was made from. {command} writes rows.")
     folder = RunFolder(root, root, is_resumed=True)
     run = Run(config, source, folder=folder)
     story.read(run)
@@ -398,12 +398,12 @@ def hand_out_again(
     story.plan(run)
     run_folder.check_settings(folder, run.settings())
     progress.say(
-        f"{root}: is finished, so there is nothing to resume; this is what it made; {command} "
-        "writes other rows"
+        f"{root}: is finished, so there is nothing to resume. Its result is shown again. To write "
+        f"other rows, run {command}."
     )
     if not (root / "share" / PRIVACY).exists():
         if asked is not None:
-            raise InputError(f"{root}: has a model and no twin; {command} writes rows")
+            raise InputError(f"{root}: has a model and no twin. {command} writes one.")
         return Result(guarantee(Ledger.load(root / "model" / LEDGER)), root)
     check_twin_output(source, paths, again=True)
     found, twin = verify(root), next((root / "share").glob("twin.*"))
@@ -411,6 +411,6 @@ def hand_out_again(
     if asked is None or paths.output is None:
         return made
     if not twin.name.endswith(f".{paths.twin_format(source.name)}"):
-        raise InputError(f"{root}: its twin is {twin.name}; {command} writes others")
+        raise InputError(f"{root}: its twin is {twin.name}. {command} writes other formats.")
     publish(twin.parent, paths.output, paths.overwrite)
     return replace(made, twin=paths.output)

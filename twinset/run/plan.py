@@ -150,8 +150,8 @@ def plan_time(
     if fitted != plan:
         progress.say(
             f"{plan.steps} steps of {plan.batch_size} records do not fit into "
-            f"`max_minutes={limit:g}` with the rows: there are {fitted.steps} of "
-            f"{fitted.batch_size}; a smaller `max_tokens` makes room for more"
+            f"`max_minutes={limit:g}` with the rows. There will be {fitted.steps} of "
+            f"{fitted.batch_size}. A smaller `max_tokens` makes room for more."
         )
         phases = work.phases(fitted, config, *speed)
         training = sum(seconds for name, seconds in phases if name == "training")
@@ -170,8 +170,8 @@ def plan_time(
         elif work.prompts:
             remedy += ", or name a `prompt`"
         progress.warn(
-            f"the run may take about {say_duration(total)}, and not `max_minutes={limit:g}`: take "
-            f"{remedy}"
+            f"the run may take about {say_duration(total)}, longer than `max_minutes={limit:g}`. "
+            f"Take {remedy}."
         )
     return fitted, phases, clock
 
@@ -294,7 +294,7 @@ class PlanReport:
             reads = ", then ".join(each.reads for each in phases)
             lines += [
                 f"noise policy           {plan.policy[0]}, {plan.policy[1]} form",
-                *[f"phases                 {reads}; {plan.steps} steps each"] * (len(phases) > 1),
+                *[f"phases                 {reads}, {plan.steps} steps each"] * (len(phases) > 1),
                 f"noise multiplier σ     {plan.noise_multiplier:.3f}",
                 f"batch L, rate q        {plan.batch_size}, {plan.sample_rate:.4g}",
                 f"steps T                {plan.steps}",
@@ -319,7 +319,7 @@ class PlanReport:
             if other is not None:
                 count = len(other.policy_class.phases())
                 more = f", {count} times the steps" if count > 1 else ""
-                line = f"σ = {other.noise_multiplier:.3f}{more}; {self.budget_of(other)}"
+                line = f"σ = {other.noise_multiplier:.3f}{more}, {self.budget_of(other)}"
             lines.append(f"{f'`noise_policy={name}`':<27}{line}")
         return "\n".join(lines)
 
@@ -339,21 +339,21 @@ def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
     """Yield notes for the owner on N and ε, which are public, and on the requested batch size."""
     if plan.steps and batch_size is not None and batch_size > plan.batch_size:
         yield (
-            f"`batch_size={batch_size}` is more than the {plan.records:,} there are to protect: "
-            "each step has all of them"
+            f"`batch_size={batch_size}` is more than the {plan.records:,} there are to protect, "
+            "so each step uses all"
         )
     epsilon = plan.target_epsilon
     if epsilon is None:
         return
     if not plan.policy_class.needs_steps and plan.records * epsilon < FEW:
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
-            f"`steps=0` trains nothing, takes less time, and taught as much {MEASURED}"
+            f"training taught nothing more {MEASURED}. `steps=0` skips it and saves time."
             if plan.steps
-            else f"nothing is trained, as that taught no more {MEASURED}; counts of words, and a "
-            "teacher where it would know enough, have all of ε; `steps=40` trains all the same"
+            else "no fine-tuning. Noisy word counts and a private classifier get all of ε, because "
+            f"training taught nothing more {MEASURED}. `steps=40` trains anyway."
         )
     if plan.records * epsilon < HARDLY_WORTH:
         yield (
-            "a twin may not be worth making for its labels: of 50 records at ε = 8 it taught no "
-            "more than rows of the base model without private data; an evaluation shows both"
+            "the twin may teach nothing about the labels. With 50 records at ε = 8 it taught no "
+            "more than text of the base model without private data. An evaluation compares both."
         )

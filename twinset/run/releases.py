@@ -103,9 +103,9 @@ def find_label_values(run: Run, spends: bool) -> tuple[Found, str]:
         found[name] = {value: count for value, count in counts if count >= least}
         likely = ", ".join(repr(value) for value in found[name]) or "none"
         run.progress.say(
-            f"noisy counts will decide which values of {name!r} become public. Those that {least} "
-            f"records or more have are likely to: {likely}. Others, "
-            f"{len(counts) - len(found[name])} of them, are not; `labels` declares them"
+            f"noisy counts will decide which values of {name!r} become public. Values of {least} "
+            f"records or more probably will: {likely}. The other "
+            f"{len(counts) - len(found[name])} probably will not. `labels` declares values."
         )
     return found, SELECTED
 
@@ -129,12 +129,12 @@ def open_ledger(run: Run) -> Ledger:
             if (whose := run.records.whose.get(name, TABLE)) != SELECTED
         ),
         f"the number of {units}",
-        f"encoding and delimiter of the table's file, and whether it has so many {units} that some "
-        "are held out where nobody says how many",
+        f"encoding and delimiter of the table's file, and whether it has enough {units} that some "
+        "are held out by default",
         f"the prompt template {prompt}"
         if len(templates) == 1
-        else f"the {len(templates)} prompt templates of which one was chosen by what was counted: "
-        f"{prompt}, the same for other kinds of text, and built-in ones that fit the labels",
+        else f"the {len(templates)} prompt templates of which the noisy counts chose one: {prompt},"
+        " the same for other kinds of text, and built-in ones that fit the labels",
         f"the base model {run.base.origin}, whose weights have the SHA-256 {run.base.weights}, and "
         "everything it was trained on",
         f"the longest text kept, {config.training.max_tokens} tokens",
@@ -253,7 +253,7 @@ def find_candidates(run: Run) -> tuple[tuple[Template, ...], str]:
     """
     schema, usual, base = run.records.schema, run.template, run.base
     if not chooses_prompt(run.plan, run.config):
-        return (), f'the prompt is "{usual.pattern}"; one that says more makes a better twin'
+        return (), f'the prompt is "{usual.pattern}". A prompt that says more makes a better twin.'
     spans = context_length(base.model), attention_span(base.model)
     templates = [usual, *(t for t in candidate_templates(schema) if t != usual)]
     ids = [prompt_tokens(t, schema.combinations, base.tokenizer) for t in templates]
@@ -264,8 +264,8 @@ def find_candidates(run: Run) -> tuple[tuple[Template, ...], str]:
     if len(found) == 1:
         return (), ""
     return found, (
-        f"the prompt will be that of {len(found)} behind which words are most as they are counted, "
-        f'such as "{found[1].pattern}"; `prompt` names one instead'
+        f"one of {len(found)} prompts will be taken, by the noisy word counts, such as "
+        f'"{found[1].pattern}". `prompt` names one instead.'
     )
 
 

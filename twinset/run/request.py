@@ -66,7 +66,7 @@ class Source:
         check_there(self.data)
         given = [n for n in ("split", "delimiter", "encoding") if getattr(self, n) is not None]
         if isinstance(self.data, pd.DataFrame) and given:
-            raise InputError(f"`{given[0]}`: a table in memory has none; leave it out")
+            raise InputError(f"`{given[0]}`: a table in memory has none. Leave it out.")
 
     @classmethod
     def of(
@@ -87,17 +87,17 @@ class Source:
         """
         if isinstance(data, Mapping) and any(hasattr(part, "columns") for part in data.values()):
             splits = ", ".join(map(str, data))
-            raise InputError(f"a data set with splits: give one of them, {splits}")
+            raise InputError(f"the data set has splits. Give one of them: {splits}")
         data = table_of(data)
         if hasattr(data, "to_pandas"):  # a `datasets.Dataset`, or another library's table
             data = read_frame(data) if hasattr(data, "with_format") else data.to_pandas()
         if isinstance(data, pd.DataFrame | str | Path):
             if text is not None and not isinstance(text, str):
                 raise InputError(
-                    "`text` is the name of a column, a text; labels go with texts alone"
+                    "`text` must be the name of a column. Labels go with a list of texts only."
                 )
         elif text is None or isinstance(text, str) or len(text) != len(data):
-            raise InputError("texts alone need as many labels: `fit(texts, labels)`")
+            raise InputError("a list of texts needs one label each: `fit(texts, labels)`")
         else:  # texts and their labels. As objects, so that a gap changes no other label.
             label = pd.Series(list(text), dtype=object)
             texts = [whole_characters(t) if isinstance(t, str) else t for t in data]
@@ -134,7 +134,7 @@ def check_there(data: pd.DataFrame | str | Path) -> None:
     """Refuse a missing file. A name without a file's ending may be on the hub."""
     if isinstance(data, pd.DataFrame) or format_of(data) is None or Path(data).exists():
         return
-    raise InputError(f"{data}: no such file; check the path")
+    raise InputError(f"{data}: no such file. Check the path.")
 
 
 @dataclass(frozen=True)
@@ -152,13 +152,13 @@ class OutputPaths:
     def __post_init__(self) -> None:
         """Refuse an unknown format, and a file ending that contradicts the format."""
         if self.accept_spend and not self.resume:
-            raise InputError("`accept_spend` does nothing without `resume`; leave it out")
+            raise InputError("`accept_spend` does nothing without `resume`. Leave it out.")
         named = ending_of(self.output) if self.output else None
         known = ", ".join(ending.removeprefix(".") for ending in FORMATS)
         if self.format is not None and f".{self.format}" not in FORMATS:
-            raise InputError(f"`format={self.format}`: unknown; choose one of {known}")
+            raise InputError(f"`format={self.format}`: unknown. Choose one of {known}.")
         if self.output and named != self.format and None not in (named, self.format):
-            raise InputError(f"`output={self.output}` is no {self.format}; leave `format` out")
+            raise InputError(f"`output={self.output}` is not {self.format}. Leave `format` out.")
         if self.output and named is None and self.format is None:
             raise InputError(f"`output={self.output}`: end it in {known}, or give `format`")
 
@@ -282,4 +282,4 @@ class Result:
     def __repr__(self) -> str:
         """Return the place and the guarantee in one line."""
         what = f"{self.rows:,} rows in {self.twin}" if self.twin else f"a model in {self.run}/model"
-        return f"<twinset: {what}; {self.guarantee!r}>"
+        return f"<twinset: {what}, {self.guarantee!r}>"

@@ -92,13 +92,13 @@ def check_ended(run: Path) -> None:
     if final.exists() or not any(place.exists() for place in hidden):
         return
     if not there:
-        raise InputError(f"{run}: a run is being made there, or was killed before it had a model")
+        raise InputError(f"{run}: a run is being made there, or was killed early. Wait for it.")
     sample = ""
     if has_checksums(there[0] / "model"):
-        sample = f"; {sampling_command(there[0])} writes rows from its model"
+        sample = f" To write rows from its model, run {sampling_command(there[0])}."
     raise InputError(
-        f"{run}: the run was stopped before its end, and waits in {there[0]}; `twinset generate "
-        f"TABLE --run {shlex.quote(str(run))} --resume` with its other options goes on{sample}"
+        f"{run}: the run was stopped early and waits in {there[0]}. To continue, run `twinset "
+        f"generate TABLE --run {shlex.quote(str(run))} --resume` with its other options.{sample}"
     )
 
 
@@ -210,28 +210,28 @@ def check_free(final: Path, overwrite: bool = False, resume: bool = False) -> No
             unfinished run that is not to be resumed, or no run that could be.
     """
     if os.path.ismount(final):
-        raise InputError(f"{final}: is a mount point; give a folder inside it as `run`")
+        raise InputError(f"{final}: is a mount point. Name a folder inside it as `run`.")
     if resume and not is_unfinished(final):
-        raise InputError(f"{final}: there is no unfinished run to resume; leave `resume` out")
+        raise InputError(f"{final}: there is no unfinished run to resume. Leave `resume` out.")
     if is_unfinished(final) and not (resume or overwrite):
         sample, partial = "", place_near(final, "partial")
         if has_checksums(partial / "model"):
             sample = f" {sampling_command(partial)} writes rows from its model,"
         raise InputError(
-            f"{final}: an unfinished run waits there; `resume=True` resumes it,{sample} "
-            f"`overwrite=True` deletes it and starts anew, and {SPENT}"
+            f"{final}: an unfinished run waits there. `resume=True` resumes it,{sample} "
+            f"`overwrite=True` deletes it and starts again, and {SPENT}."
         )
     if not final.exists() or (final.is_dir() and not any(final.iterdir())):
         return
     if not is_run(final):
-        raise InputError(f"{final}: exists and is not a twinset run; choose another `run`")
+        raise InputError(f"{final}: exists and is not a twinset run. Choose another `run`.")
     if overwrite:
         return
     if not has_checksums(final / "model"):
-        raise InputError(f"{final}: exists; `overwrite=True` to replace it, or another `run`")
+        raise InputError(f"{final}: exists. Use `overwrite=True`, or name another `run`.")
     raise InputError(
-        f"{final}: exists, with a trained model; {sampling_command(final)} writes more rows from "
-        f"it, `overwrite=True` deletes it, and {SPENT}; or choose another `run`"
+        f"{final}: exists, with a trained model. {sampling_command(final)} writes more rows from "
+        f"it. `overwrite=True` deletes it, and {SPENT}. Or choose another `run`."
     )
 
 
@@ -246,8 +246,8 @@ def check_own(hidden: Path) -> None:
         is_open = stat.S_IMODE(found.st_mode) & 0o077
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or is_open:
             raise InputError(
-                f"{hidden}: is not a private folder of yours, and a run would write private texts "
-                "into it; remove it, or choose another `run`"
+                f"{hidden}: is not your own private folder, and a run would write private texts "
+                "into it. Remove it, or choose another `run`."
             )
 
 
@@ -263,7 +263,7 @@ def hold_lock(final: Path) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise InputError(
-                    f"{final}: another run is writing it; wait for it, or choose another `run`"
+                    f"{final}: another run is writing it. Wait for it, or choose another `run`."
                 ) from None
             with suppress(FileNotFoundError):
                 is_there = os.path.samestat(path.stat(), os.fstat(file.fileno()))
@@ -285,11 +285,11 @@ def check_settings(run: RunFolder, plain: dict[str, Any]) -> None:
     plain = json.loads(json.dumps(plain))  # tuples become lists, as in the file
     if other := [n for n in plain if n not in MAY_DIFFER and known.get(n) != plain[n]]:
         trained = has_checksums(run.model)
-        sample = f" {sampling_command(run.root)} writes rows from its model," if trained else ""
+        sample = f" {sampling_command(run.root)} writes rows from its model." if trained else ""
         raise InputError(
-            f"{run.final}: was made with other settings ({', '.join(other)}); repeat the command "
-            f"that began it, with `resume=True` (rows, decoding and speed may differ);{sample} "
-            f"`overwrite=True` without `resume` deletes it and starts anew, and {SPENT}"
+            f"{run.final}: was made with other settings ({', '.join(other)}). Repeat its first "
+            f"command with `resume=True` (rows, decoding and speed may differ).{sample} "
+            f"`overwrite=True` without `resume` deletes it and starts again, and {SPENT}."
         )
 
 
@@ -324,8 +324,8 @@ def draw_held_out(units: int, asked: float | None) -> np.ndarray:
 def held_out_line(rows: int) -> str:
     """Return what the owner should know about held-out rows."""
     return (
-        f"holding {rows:,} rows out, to judge the twin by: nothing is trained on them; "
-        "`hold_out=0` trains on all"
+        f"holding {rows:,} rows out to judge the twin. Nothing is trained on them. "
+        "`hold_out=0` trains on all."
     )
 
 

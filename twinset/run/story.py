@@ -125,13 +125,13 @@ def read(run: Run) -> None:
         source, config, progress = run.source, run.config, run.progress
         if source.owner is not None and config.privacy.group_size is not None:
             raise InputError(
-                "`group_size` is of records that are protected one by one, and with `owner` all of "
-                "an owner are one; leave one of them out"
+                "`group_size` is for records that are protected one by one, but `owner` protects "
+                "all records of an owner together. Leave one of them out."
             )
         usual = PrivacyConfig().max_records_per_owner
         if source.owner is None and config.privacy.max_records_per_owner != usual:
             raise InputError(
-                "`max_records_per_owner` does nothing without `owner`; name the column"
+                "`max_records_per_owner` does nothing without `owner`. Name the column."
             )
         if config.training.method == "qlora" and find_spec("bitsandbytes") is None:
             raise InputError("`method=qlora` needs pip install 'twinset[qlora]'")
@@ -173,7 +173,7 @@ def select(run: Run, spends: bool = True) -> None:
         run.records = records.with_values(found, whose, notes if spends else [])
         if not len(run.records):
             raise InputError(
-                f"{source.name}: no record has public values of all its labels; declare `labels`"
+                f"{source.name}: no record has public values of all its labels. Declare `labels`."
             )
         if run.held_out is not None:
             held = run.held_out.with_values(found, whose, [])
@@ -183,7 +183,7 @@ def select(run: Run, spends: bool = True) -> None:
             if any(token in str(value) for value in attribute.values for token in reserved):
                 raise InputError(
                     f"{source.name}: a value of {attribute.name!r} contains a special token of the "
-                    "base model; correct it"
+                    "base model. Correct it."
                 )
         run.tell(*notes)
         run.template = (
@@ -231,9 +231,9 @@ def plan(run: Run) -> None:
         more = each[0] / each[1]
         if more > HARDLY_READ:  # computed from private texts, and told to their owner alone
             about.append(
-                f"the base model takes {more:.0f} times as many tokens for a character of these "
-                "texts as for English: it has hardly read their language, and the twin will not "
-                "read well; choose another `base_model`"
+                f"the base model needs {more:.0f} times more tokens per character for these texts "
+                "than for English. It hardly knows their language, so the twin will read badly. "
+                "Choose another `base_model`."
             )
         run.tell(*about)
         if known is not None:
@@ -349,7 +349,7 @@ def train(run: Run) -> None:
             write_json(run.folder.internal / "noise.json", where)
         if policy.nominal:
             nominal = epsilon([*full.releases, *policy.nominal], full.target_delta)
-            progress.warn(f"nominal ε, by the paper's own accounting and no theorem: {nominal:.2f}")
+            progress.warn(f"nominal ε, as the paper counts it (no theorem): {nominal:.2f}")
 
 
 def teach(run: Run) -> None:
@@ -357,7 +357,7 @@ def teach(run: Run) -> None:
     with timed(run, "teach"):
         if run.candidates:  # releases are kept before they are shown
             pattern = run.template.pattern
-            run.progress.say(f'the prompt was "{pattern}", nearest to the words that were counted')
+            run.progress.say(f'the prompt was "{pattern}", which fits the word counts best')
         trained = run.trainer.model
         if hasattr(trained, "merge_and_unload"):  # adapters are added in float32
             trained = dequantise(trained).float().merge_and_unload()
@@ -579,7 +579,7 @@ def share_out_rows(
         records = max(1, round(min(MOST_ROWS, sum(model.label_counts.values()))))
     rows = asked.rows or usual_rows(records)
     if not asked.rows and 2 * records > MOST_ROWS:  # a model of others may state any number
-        progress.say(f"writing {rows:,} rows, the most by default; `rows` asks for more")
+        progress.say(f"writing {rows:,} rows, the most by default. `rows` asks for more.")
     counts = proportional(model.label_counts, rows)
     without = [
         f"{attribute.name} {value!r}"
@@ -589,8 +589,8 @@ def share_out_rows(
     ]
     if without:
         progress.warn(
-            f"no row has {', '.join(without[:MOST_NAMED])}{', …' * (len(without) > MOST_NAMED)}: "
-            f"by noisy counts, too few records for one of {rows:,} rows; `rows_per_label` asks for "
-            "some all the same"
+            f"no row has {', '.join(without[:MOST_NAMED])}{', …' * (len(without) > MOST_NAMED)}. "
+            f"The noisy counts are too small for one of {rows:,} rows. `rows_per_label` asks for "
+            "some anyway."
         )
     return counts

@@ -31,7 +31,7 @@ class RowsRequest:
     def __post_init__(self) -> None:
         """Refuse more than one of the three options."""
         if (self.rows is not None) + bool(self.per_label) + (self.plan_file is not None) > 1:
-            raise InputError("give one of `rows`, `rows_per_label` and `plan_file`, not several")
+            raise InputError("give only one of `rows`, `rows_per_label` and `plan_file`")
         if self.rows is not None:
             check_number("`rows`", self.rows, ROWS, is_whole=True)
 
@@ -65,7 +65,7 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
         columns = [*(attribute.name for attribute in schema.attributes), ROWS_COLUMN]
         for name in columns:
             if name not in frame.columns:
-                raise InputError(f"{path}: the plan lacks the column {name!r}")
+                raise InputError(f"{path}: has no column {name!r}. Add it.")
         # labels as a table's are read
         labels = [label_cells(frame[n], f"{path}: column {n!r}") for n in columns[:-1]]
         cells = [*labels, frame[ROWS_COLUMN].tolist()]
@@ -88,13 +88,13 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
             refused = f"`rows_per_label={one}`: "
             if len(meant) > 1:
                 raise InputError(
-                    f"{refused}several labels read {label!r}; put a value that has a comma in "
-                    f"double quotes: {listed}"
+                    f"{refused}several labels read {label!r}. Put values with a comma in "
+                    f"double quotes: {listed}."
                 )
             if not meant:
-                raise InputError(f"{refused}there is no label {label!r}; the table's are {listed}")
+                raise InputError(f"{refused}there is no label {label!r}. The table has {listed}.")
             if any(meant[0] == other for other, *_ in asked):
-                raise InputError(f"{refused}this label has a number already")
+                raise InputError(f"{refused}this label was given before. Give it once.")
             asked.append((meant[0], number, one))
     else:
         return None
@@ -106,7 +106,7 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
             raise InputError(f"{place}: the number of rows must be a whole number, 0 or more")
         counts[combination] += int(text)
     if not sum(counts.values()):
-        raise InputError("no row is asked for; give some label at least one row")
+        raise InputError("no row is asked for. Give some label at least one row.")
     check_number("the number of all rows", sum(counts.values()), ROWS, is_whole=True)
     return counts
 

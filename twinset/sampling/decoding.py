@@ -115,9 +115,9 @@ def check_decoding(
         list(decode(model, deque([Request(0, asked)]), NO_TOKEN, 2, config, generator))
     except Exception as error:
         raise InputError(
-            f"no row can be drawn from this base model ({first_line(error)}); bring "
+            f"no row can be drawn from this base model ({first_line(error)}). Bring "
             f"`temperature={config.temperature}` and `guidance={config.guidance}` nearer 1, or "
-            "take another one"
+            "take another base model."
         ) from error
 
 

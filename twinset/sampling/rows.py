@@ -44,8 +44,8 @@ USABLE = 0.8  # of this machine's memory
 PROCESS_BYTES = 600 << 20  # of Python with its libraries, before a model is loaded
 LOOKS = 0.2  # seconds between looks at workers, in which a signal waits
 LOST = (
-    "one of the processes that write rows ended before its time, perhaps out of memory; its rows "
-    "are written by this one"
+    "one of the processes that write rows ended early, perhaps out of memory. This process writes "
+    "its rows."
 )
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class RowGroups:
             rows = json.loads(path.read_text("utf-8"))
             return [Row(tuple(combination), *rest) for combination, *rest in rows]
         except DAMAGED:
-            raise InputError(f"{path.name}: is damaged; remove it to draw its rows again") from None
+            raise InputError(f"{path.name}: is damaged. Remove it to redraw its rows.") from None
 
     def rows(self) -> list[Row]:
         """Return all finished rows, group by group."""

@@ -111,8 +111,8 @@ class Sampler:
             if there[combination] < number:
                 raise InputError(
                     f"only {there[combination]} of {number} rows for label {combination} were "
-                    "usable (neither empty nor looping); raise `temperature` or lower `guidance`"
-                    + ("" if kinds == "none" else f", or leave `filter={kinds}` out")
+                    "usable (neither empty nor looping). Raise `temperature` or lower `guidance`"
+                    + ("." if kinds == "none" else f", or leave `filter={kinds}` out.")
                 )
         counted = [[each[why] for why in COUNTED] for each in refused]
         return [Row(c, found[i], *counted[i]) for i, c in enumerate(wanted)]

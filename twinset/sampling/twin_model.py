@@ -49,9 +49,9 @@ DESCRIPTION = PRIVATE
 WEIGHT = 0.3  # of tokens next to the teacher, because they repeat one another: see tuning.md
 RAREST_VALUE = 0.01  # share of texts: of rarer values the teacher knows too little to be sure
 NOTHING_LEARNT = (
-    "no step was trained, and these rows follow no released words and lengths (`tilt=0`, or none "
-    "were released): they are the base model's own, but for the shares of labels and for those "
-    "that a teacher has drawn again"
+    "these rows are the base model's own. No step was trained, and they follow no released words "
+    "or lengths (`tilt=0`, or none were released). Only the shares of labels, and rows redrawn by "
+    "a teacher, come from the table."
 )
 
 
@@ -241,7 +241,7 @@ class TwinModel:
             InputError: the model has no teacher.
         """
         if self.teacher is None:
-            raise InputError("this model has no teacher; train one with `teacher_share` above 0")
+            raise InputError("this model has no teacher. Train one with `teacher_share` above 0.")
         attributes, found = self.schema.attributes, []
         for text in texts:
             (numbers,) = self.label_numbers([self.questions.tokens(text, self.text_tokens)])
@@ -330,10 +330,10 @@ class TwinModel:
         folder = Path(folder)
         folder = folder / "model" if (folder / "model" / DESCRIPTION).exists() else folder
         if not (folder / DESCRIPTION).exists():
-            raise InputError(f"{folder} is no run and no model folder of twinset")
+            raise InputError(f"{folder}: is neither a run nor a model folder. Check the path.")
         check_file_format(folder / LEDGER)
         if damage := fault(folder):
-            raise InputError(f"the model folder is damaged: {damage}; copy it again")
+            raise InputError(f"the model folder is damaged ({damage}). Copy it again.")
         try:
             data = json.loads(read_text(folder / DESCRIPTION))
             stored = json.loads((folder / "config.json").read_text("utf-8")).get("dtype")
@@ -381,7 +381,7 @@ class TwinModel:
             raise
         except DAMAGED as error:
             raise InputError(
-                f"{folder}: the model folder is damaged ({type(error).__name__}); copy it again"
+                f"{folder}: the model folder is damaged ({type(error).__name__}). Copy it again."
             ) from error
 
 

@@ -34,10 +34,10 @@ def check_table(frame: pd.DataFrame, source: str) -> None:
     """Refuse a table without rows, or with columns that have no usable names."""
     check_names(frame.columns, source)
     if frame.empty:
-        raise InputError(f"{source}: the table has no rows; give a table with records")
+        raise InputError(f"{source}: the table has no rows. Give a table with records.")
     if not all(isinstance(name, str) for name in frame.columns):
         raise InputError(
-            f"{source}: column names must be text; `frame.columns = ['review', 'label']` names two"
+            f"{source}: column names must be text. Set `frame.columns = ['review', 'label']`."
         )
 
 
@@ -102,7 +102,7 @@ def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
     for name in names:
         if name not in frame.columns:
             has = show_unchosen(list(frame.columns), frame)
-            raise InputError(f"{source}: no column {name!r}; it has {has}")
+            raise InputError(f"{source}: no column {name!r}. It has {has}.")
 
 
 def choose_columns(
@@ -115,7 +115,7 @@ def choose_columns(
     given = ([] if text is None else [text]) + attributes
     check_named(frame, given, source)
     if len(set(given)) < len(given):
-        raise InputError(f"{source}: `text` and `attributes` name a column twice; give each once")
+        raise InputError(f"{source}: `text` and `attributes` name a column twice. Give each once.")
     if text is None:
         rest, found = [name for name in frame.columns if name not in attributes], []
         for name in rest:
@@ -130,7 +130,7 @@ def choose_columns(
             ):
                 found.append(name)
         text = _guess(frame, found, rest, "a column of texts", "`text`", source)
-        notes.append(f"reading texts from {show([text], frame)} (guessed; `text` to change)")
+        notes.append(f"reading texts from {show([text], frame)} (guessed, `text` to change)")
     if not attributes:
         rest, found = [name for name in frame.columns if name != text], []
         for name in rest:
@@ -150,7 +150,7 @@ def choose_columns(
         found = named if len(named) == 1 else [name for name in named if name in found] or found
         attributes = [_guess(frame, found, rest, "a column of labels", "`attributes`", source)]
         shown = show(attributes, frame)
-        notes.append(f"reading labels from {shown} (guessed; `attributes` to change)")
+        notes.append(f"reading labels from {shown} (guessed, `attributes` to change)")
     return text, attributes
 
 
@@ -164,7 +164,7 @@ def _guess(
             may = "may each be" if len(found) > 1 else "is not in every row, but may be"
             doubt = f"{show(found, frame)} {may} {what}"
         join = ", or join some: {title}: {body}" if option == "`text`" else ""
-        raise InputError(f"{source}: {doubt}; choose with {option}{join}")
+        raise InputError(f"{source}: {doubt}. Choose with {option}{join}.")
     # were row 1 taken for the header, the twin would carry a record's cells as its own names
     verdicts = _header_verdicts(frame)
     like_cells = [other for other, verdict in verdicts.items() if verdict is False]
@@ -174,8 +174,8 @@ def _guess(
     if like_cells:
         place = frame.columns.get_loc(like_cells[0]) + 1
         raise InputError(
-            f"{source}: the name of column number {place} is like one of its values; if the header "
-            "row is missing, add a line of names, such as text,label; if it is not, choose with "
-            f"{option}, which makes a column's name public"
+            f"{source}: the name of column number {place} is like one of its values. If the header "
+            "row is missing, add a line of names, such as text,label. Otherwise choose with "
+            f"{option}, which makes the column's name public."
         )
     return found[0]

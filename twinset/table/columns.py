@@ -40,7 +40,7 @@ _TRUTH = {"True": True, "False": False}
 _NARROW = {"halffloat[pyarrow]": "float16", "float[pyarrow]": "float32"}
 _NARROW |= {kind: kind for kind in ("float16", "float32")}
 _DIGITS = 400  # that no float has
-_NO_LABELS = "holds neither text, numbers nor booleans; write them as text"
+_NO_LABELS = "holds values other than text, numbers and booleans. Write them as text."
 _HALF = re.compile("[\ud800-\udfff]")
 _VISIBLE = re.compile(r"[^\s\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # nor of `CONTROL`
 _KINDS = {str: pa.large_string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
@@ -405,9 +405,9 @@ def has_text(column: pd.Series, place: str) -> np.ndarray:
     cells = (cell for some in blocks(column) for cell in some.tolist())
     found = [_VISIBLE.search(c) is not None if isinstance(c, str) else None for c in cells]
     if all(is_filled is None for is_filled in found):
-        remedy = f"text (it is {column.dtype}); choose another with `text`"
+        remedy = f"text (it is {column.dtype}). Choose another with `text`."
         if any(isinstance(cell, bytes) for cell in column.iloc[:ROWS_AT_ONCE].tolist()):
-            remedy = "text but bytes; decode them, as `frame[name].str.decode('utf-8')` does"
+            remedy = "text but bytes. Decode them, as `frame[name].str.decode('utf-8')` does."
         raise InputError(f"{place} holds no {remedy}")
     return np.array([is_filled is True for is_filled in found], bool)
 
@@ -490,19 +490,19 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
             raise InputError(f"{place} {_NO_LABELS}")
     kinds = {kind for kind, _ in known}
     if len(kinds) > 1 and kinds != {int, float}:
-        raise InputError(f"{place} mixes text, numbers or booleans; make them of one kind")
+        raise InputError(f"{place} mixes text, numbers or booleans. Make them of one kind.")
     numbers = np.array([*places, -1], np.int32)[own]
     codes = LabelCodes(numbers, [value for _, value in known])
     whole = [v for v in codes.values if type(v) is int]
     if whole and not (-(2**63) <= min(whole) and max(whole) < 2 ** (64 - (min(whole) < 0))):
-        raise InputError(f"{place} holds whole numbers of more than 64 bits; write them as text")
+        raise InputError(f"{place} holds whole numbers of more than 64 bits. Write them as text.")
     if no_dtype_holds(codes.values):
-        raise InputError(f"{place} holds fractions and large whole numbers; write them as text")
+        raise InputError(f"{place} holds fractions and large whole numbers. Write them as text.")
     if float in kinds:
         for number, value in enumerate(codes.values):
             if isinstance(value, float) and not abs(value) <= sys.float_info.max:
                 row = facts_of(column).rows.name(int((codes.numbers == number).argmax()))
-                raise InputError(f"{place}, {row}: the number is infinite; correct it")
+                raise InputError(f"{place}, {row}: the number is infinite. Correct it.")
     return codes if as_written or not facts_of(column).is_text else codes.as_numbers()
 
 

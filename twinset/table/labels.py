@@ -71,7 +71,7 @@ class LabelRules:
         for option, given in (("labels", self.declared), ("bins", self.bins)):
             lists = given.values() if isinstance(given, Mapping) else (None,)
             if not all(isinstance(each, Collection) for each in lists):
-                raise InputError(f"`{option}`: give a list for each column, by its name")
+                raise InputError(f"`{option}`: must be a list of values for each column name")
         for name, values in self.declared.items():
             are_plain = not isinstance(values, str) and all(
                 isinstance(v, str) or (isinstance(v, int | float) and abs(v) <= largest)
@@ -81,8 +81,8 @@ class LabelRules:
             are_clean = all(text.strip() and not CONTROL.search(text) for text in texts)
             if not (are_clean and 2 <= len(set(texts)) == len(texts) <= MOST_VALUES):
                 raise InputError(
-                    f"`labels`: give 2 to {MOST_VALUES} different values for {name!r}: texts, "
-                    "numbers or booleans, none of them blank or with a control character"
+                    f"`labels`: give 2 to {MOST_VALUES} different values for {name!r}. Each is "
+                    "text, a number or a boolean, not blank and without control characters."
                 )
         for name, edges in self.bins.items():
             are_numbers = all(type(e) in (int, float) and abs(e) <= largest for e in edges)
@@ -93,9 +93,9 @@ class LabelRules:
                     "0, 3, 5"
                 )
         if twice := self.declared.keys() & self.bins.keys():
-            raise InputError(f"{min(twice)!r} has `labels` and `bins`; its bins are its labels")
+            raise InputError(f"{min(twice)!r} has both `labels` and `bins`. Leave one out.")
         if self.drop and not self.names:
-            raise InputError("`drop_undeclared` does nothing without `labels` or `bins`; give them")
+            raise InputError("`drop_undeclared` does nothing without `labels` or `bins`. Add one.")
 
     @property
     def names(self) -> list[str]:
@@ -160,15 +160,15 @@ def check_number_of_values(column: LabelColumn) -> None:
     rows, distinct = len(column.codes.numbers), len(column.codes.values)
     if distinct == 1:
         raise InputError(
-            f"{column.place} has one value only; an attribute needs two or more, leave it out"
+            f"{column.place} has only one value, and labels need two or more. Leave it out."
         )
     if distinct > MOST_VALUES or (distinct > 2 and distinct > rows / 2):
         is_number = not isinstance(column.codes.values[0], str | bool)
-        bins = f"cut them with `bins={ {column.name: [0, 3, 5]} }`" if is_number else "group them"
+        bins = f"Cut them with `bins={ {column.name: [0, 3, 5]} }`" if is_number else "Group them"
         raise InputError(
-            f"{column.place} has {distinct} distinct values in {rows} rows; an attribute needs "
-            f"few, repeated values, {MOST_VALUES} at most: {bins}, or choose another column with "
-            "`attributes`"
+            f"{column.place} has {distinct} distinct values in {rows} rows. Labels need few, "
+            f"repeated values, {MOST_VALUES} at most. {bins}, or choose another column with "
+            "`attributes`."
         )
 
 
@@ -248,24 +248,24 @@ def public_labels(
     numbers = np.array(places, np.int32)[column.codes.numbers]  # (n,) places of public values
     out = numbers < 0
     if out.any() and found is not None:
-        value = "a value that too few records have, by noisy counts"
+        value = "a value that is too rare by the noisy counts"
         if given:
-            value = "no value that the `prompt` has words for"
+            value = "a value that the `prompt` has no words for"
         notes.append(
-            f"leaving out {out.sum()} of {len(out)} rows ({column.name_rows(out)}), whose "
-            f"{column.shown} has {value}; `labels` declares what is public"
+            f"leaving out {out.sum()} of {len(out)} rows ({column.name_rows(out)}). Their "
+            f"{column.shown} has {value}. To keep them, declare the public values with `labels`."
         )
     elif out.any() and (not rules.drop or out.all()):
         offer = _MERGE if declared_by == "labels" and not rules.merge else ""
         raise InputError(
             f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
-            f"{len(out)} rows ({column.name_rows(out)}); correct these cells, {offer}or declare "
-            f"with `labels` what is public and leave other rows out with {_DROP}"
+            f"{len(out)} rows ({column.name_rows(out)}). Correct these cells, {offer}or declare "
+            f"the public values with `labels` and leave other rows out with {_DROP}."
         )
     elif out.any():
         notes.append(
-            f"leaving out {out.sum()} of {len(out)} rows, whose {column.shown} has no value that "
-            f"`{declared_by}` declares"
+            f"leaving out {out.sum()} of {len(out)} rows. Their {column.shown} has a value that "
+            f"`{declared_by}` does not declare."
         )
     into = [values[place] if place >= 0 else None for place in places]
     pairs = zip(column.codes.values, into, strict=True)
@@ -279,19 +279,19 @@ def public_labels(
     used = set(np.unique(numbers).tolist())
     if unused := [repr(value) for number, value in enumerate(values) if number not in used]:
         notes.append(
-            f"no row has {', '.join(unused)} of {column.shown}, which `{declared_by}` declares: "
-            "the twin may have rows of it, as how many there are is counted with noise"
+            f"no row has {', '.join(unused)} of {column.shown}, which `{declared_by}` declares. "
+            "The twin may still have some, because labels are counted with noise."
         )
     if whose in (SELECTED, TABLE):
         how = "by noisy counts" if whose == SELECTED else "as the table has them"
         notes.append(
             f"the values of {column.shown} become public {how}: "
-            f"{', '.join(map(repr, values))}; `labels` declares them instead"
+            f"{', '.join(map(repr, values))}. To choose them yourself, use `labels`."
         )
     dtype = "str" if name in rules.bins else dtype_name(column.cells, values)
     stated = str(column.cells.dtype)
     if column.facts.states_types and stated.startswith("float") and dtype == "int64":
-        notes.append(f"{column.shown} holds whole numbers as {stated}; the twin has {dtype}")
+        notes.append(f"{column.shown} holds whole numbers as {stated}. The twin has {dtype}.")
     return replace(column, codes=LabelCodes(numbers, values), whose=whose, dtype=dtype)
 
 
@@ -303,15 +303,15 @@ def _match_found(
     The values follow from `found` alone, and a record's match from its own cell.
     """
     if len(found) < 2:
-        few = "no value" if not found else "one value only"
+        few = "no value" if not found else "only one value"
         raise InputError(
-            f"{column.place} has {few} that enough records have to become public, by noisy "
-            f"counts; declare the values with `labels`, cut numbers with `bins`, or choose another "
-            "column with `attributes`"
+            f"{column.place} has {few} that is frequent enough, by the noisy counts, to become "
+            "public. Declare the values with `labels`, cut numbers with `bins`, or choose another "
+            "column with `attributes`."
         )
     if any(isinstance(value, str) and CONTROL.search(value) for value in found):
         raise InputError(
-            f"{column.place} has a value with a control character; remove it from these cells"
+            f"{column.place} has a value with a control character. Remove it from these cells."
         )
     kept: dict[LabelValue, LabelValue] = {}  # a value, and the one that it is taken for
     for value in found:  # the most frequent first
@@ -367,7 +367,7 @@ def _match_declared(
     values = [value for value in (read(each, kind) for each in given) if value is not None]
     if len(set(values)) < len(given):
         what = {bool: "booleans", float: "numbers", str: "texts"}[kind]
-        raise InputError(f"`labels`: {column.shown} holds {what}; declare different {what} for it")
+        raise InputError(f"`labels`: {column.shown} holds {what}. Declare different {what} for it.")
     if kind is float:
         values = list(map(label_value, values))
     place, places = {value: number for number, value in enumerate(values)}, []
@@ -400,7 +400,7 @@ def settle_labels(
     for name in names:  # a declaration that would do nothing
         if name not in [column.name for column in columns]:
             option = "bins" if rules and name in rules.bins else "labels"
-            raise InputError(f"`{option}`: {name!r} is no label column; add it to `attributes`")
+            raise InputError(f"`{option}`: {name!r} is not a label column. Add it to `attributes`.")
     settled = [
         public_labels(column, rules, notes) if rules and column.name in names else column
         for column in columns
@@ -409,7 +409,7 @@ def settle_labels(
         if column.whose is not None:
             kept = kept[column.codes.numbers[kept] >= 0]
     if not len(kept):
-        raise InputError(f"{source}: no row has declared values of all its labels; check `labels`")
+        raise InputError(f"{source}: no row has declared values of all its labels. Check `labels`.")
     for number, column in enumerate(settled):
         if column.whose is not None:  # all declared values stay
             codes = LabelCodes(column.codes.numbers[kept], column.codes.values)

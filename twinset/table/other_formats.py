@@ -183,7 +183,7 @@ def _name_classes(pieces: Iterator[Piece], schema: pa.Schema, message: str) -> R
 
 def read_parquet(path: Path) -> Reader:
     """Return pieces and schema of Parquet."""
-    message = f"{path}: not a readable Parquet file; write it again"
+    message = f"{path}: not a readable Parquet file. Write it again."
     with one_line(message):
         # A handle: from a path pyarrow also reads "name=value/". A buffer: else a whole group of
         # rows is read, which may be all of them.
@@ -282,7 +282,7 @@ def _parquet_batches(
 
 def read_feather(path: Path) -> Reader:
     """Return pieces and schema of Feather (version 2), or of a stream stored by `datasets`."""
-    message = f"{path}: not a readable Feather or Arrow file; write it again"
+    message = f"{path}: not a readable Feather or Arrow file. Write it again."
     with one_line(message):
         raw = pa.OSFile(str(path))
         start = len(_MAGIC) if raw.read(len(_MAGIC)) == _MAGIC else 0
@@ -345,11 +345,11 @@ def load_dataset(name: str, split: str | None) -> Reader:
         try:
             loaded = load_from_disk(name)
         except Exception:
-            remedy = "name a file in it"
+            remedy = "Name a file in it"
             if any(chain(Path(name).glob("*=*"), Path(name).glob("*.parquet"))):
-                remedy = "if its files are one table, make it one: `pandas.read_parquet(folder)`"
+                remedy = "If its files are one table, join them: `pandas.read_parquet(folder)`"
             raise InputError(
-                f"{name}: not a folder saved by datasets.save_to_disk; {remedy}"
+                f"{name}: not a folder saved by datasets.save_to_disk. {remedy}."
             ) from None
         by_name = loaded if isinstance(loaded, DatasetDict) else {str(loaded.split): loaded}
         splits = list(by_name)
@@ -357,7 +357,7 @@ def load_dataset(name: str, split: str | None) -> Reader:
     else:
         missing = f"{name}: no such file or folder"
         if not _HUB_NAME.fullmatch(name):
-            raise InputError(f"{missing}; check the path")
+            raise InputError(f"{missing}. Check the path.")
         import datasets
         from huggingface_hub import HfApi, constants
 
@@ -369,8 +369,8 @@ def load_dataset(name: str, split: str | None) -> Reader:
             found = datasets.load_dataset(name, split=splits[0]) if len(splits) == 1 else None
         except Exception:  # no network, no such name or split, gated, code of its own: dozens
             raise InputError(
-                f"{missing}, and no such data set or split can be loaded from the hub; download it "
-                "and give a CSV, Parquet or JSONL file"
+                f"{missing}, and no such data set or split can be loaded from the hub. Download it "
+                "and give a CSV, Parquet or JSONL file."
             ) from None
     if found is None:
         raise InputError(f"{name}: choose a split with `split`: {', '.join(splits)}")
@@ -383,7 +383,7 @@ def read_dataset(data: Any, source: str) -> Reader:
     check_names(schema.names, source)
     tables = data.with_format("arrow").iter(columns.ROWS_AT_ONCE)
     batches = (batch for table in tables for batch in table.combine_chunks().to_batches())
-    damaged = f"{source}: its data are damaged; make it again"
+    damaged = f"{source}: its data are damaged. Make it again."
     return _name_classes(_arrow_pieces(batches, schema.names, damaged), schema, damaged)
 
 
@@ -396,7 +396,7 @@ def read_excel(
     """Yield pieces of a sheet, by default the first. Its first non-empty row is the header."""
     from openpyxl import load_workbook
 
-    message = f"{path}: not a readable Excel file (.xlsx without a password); save it again"
+    message = f"{path}: not a readable Excel file (.xlsx without a password). Save it again."
     with path.open("rb") as raw, warnings.catch_warnings(), one_line(message):
         warnings.simplefilter("ignore")  # of what else is in the file
         size, inflated, tags = path.stat().st_size, 0, 0
@@ -410,14 +410,14 @@ def read_excel(
                         tags += block.count(b"<") + block.count(b"=") // 4
                         if tags > max(MOST_TAGS, 10 * size):
                             raise InputError(
-                                f"{path}: is mostly empty cells, formats or notes; copy the cells "
-                                "that you need into a new file"
+                                f"{path}: is mostly empty cells, formats or notes. Copy the cells "
+                                "that you need into a new file."
                             )
         raw.seek(0)
         with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as book:
             names = book.sheetnames
             if sheet is not None and sheet not in names:
-                raise InputError(f"{path}: has no sheet {sheet!r}; check `split`")
+                raise InputError(f"{path}: has no sheet {sheet!r}. Check `split`.")
             if sheet is None and len(names) > 1:
                 notes.append(f"read the first of {len(names)} sheets (`split` names another)")
             page = book[sheet or names[0]]
@@ -429,7 +429,7 @@ def read_excel(
                 looked_at += max(len(values), len(some))
                 if looked_at > max(MOST_REPEATED, 10 * size):
                     raise InputError(
-                        f"{path}: most of its cells are empty; keep the columns that you need"
+                        f"{path}: most of its cells are empty. Keep the columns that you need."
                     )
                 cells = [None if cell in _ERRORS or cell == "" else cell for cell in values]
                 while cells and cells[-1] is None:
@@ -437,7 +437,7 @@ def read_excel(
                 row = rows.next
                 rows.blank.append(b"01"[not cells])
                 if len(rows.blank) > MOST_SHEET_ROWS:
-                    raise InputError(f"{path}: has more rows than a sheet can have; write it again")
+                    raise InputError(f"{path}: has more rows than a sheet may. Write it again.")
                 if not cells:
                     continue
                 if not some:  # the header
@@ -449,8 +449,8 @@ def read_excel(
                 check_inflated(inflated, path)
                 if len(cells) > len(some):
                     raise InputError(
-                        f"{path}: {row} has {len(cells)} cells where the header has {len(some)}; "
-                        "name every column in the first row, and keep notes out of the table"
+                        f"{path}: {row} has {len(cells)} cells where the header has {len(some)}. "
+                        "Name every column in the first row, and keep notes out of the table."
                     )
                 for column, cell in zip_longest(some.values(), cells):
                     column.append(cell)

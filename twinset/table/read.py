@@ -47,9 +47,9 @@ READ_ONLY |= {".feather": "feather", ".arrow": "feather"}
 READ_ONLY |= {f".ndjson{end}": "jsonl" for end in ("", ".gz")}
 READ_ONLY |= {f".{kind}{end}": kind for kind in ("csv", "tsv", "jsonl") for end in (".bz2", ".zst")}
 _REMEDIES = dict.fromkeys(
-    (".zip", ".7z", ".rar", ".tar", ".xz"), "unpack it and name the file inside"
+    (".zip", ".7z", ".rar", ".tar", ".xz"), "Unpack it and name the file inside"
 )
-_REMEDIES[".txt"] = "rename it to .csv, .tsv or .jsonl, by what it holds"
+_REMEDIES[".txt"] = "Rename it to .csv, .tsv or .jsonl, by what it holds"
 # As OWASP's "CSV injection" lists them. The last four are = + - @ in full width.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 STDIN = "-"
@@ -106,8 +106,8 @@ def read_frame(
         own = OWN_DELIMITERS.get(kind or "")
         if (layout.encoding and kind not in OF_TEXT) or (layout.delimiter and own is None):
             raise InputError(
-                f"{name}: `encoding` and `delimiter` are of files of text, and JSON has no "
-                "delimiter; leave them out"
+                f"{name}: `encoding` and `delimiter` are for text files, and JSON has no "
+                "delimiter. Leave them out."
             )
         try:
             if not is_path:
@@ -115,17 +115,17 @@ def read_frame(
             elif path.is_dir() or (not path.exists() and format_of(path) is None):
                 pieces, schema = formats.load_dataset(name, split)
             elif not path.exists():
-                raise InputError(f"{path}: no such file; check the path")
+                raise InputError(f"{path}: no such file. Check the path.")
             elif kind is None:
                 readable = ", ".join((*FORMATS, *READ_ONLY))
-                remedy = _REMEDIES.get(path.suffix.lower(), f"save it as one of {readable}")
-                raise InputError(f"{path}: unknown ending; {remedy}")
+                remedy = _REMEDIES.get(path.suffix.lower(), f"Save it as one of {readable}")
+                raise InputError(f"{path}: unknown ending. {remedy}.")
             elif kind == "xlsx":
                 rows = RowNumbers("row", header=1)
                 pieces = formats.read_excel(path, split, rows, notes)
             elif split is not None:
                 raise InputError(
-                    f"{path}: a file has no splits; leave `split` out or name a split's file"
+                    f"{path}: a file has no splits. Leave `split` out or name a split's file."
                 )
             elif kind == "parquet":
                 pieces, schema = formats.read_parquet(path)
@@ -139,16 +139,16 @@ def read_frame(
                 else:
                     rows = RowNumbers("row", header=1)
                     pieces = read_csv(path, layout, rows)
-            damaged = f"{name}: is no readable table; write it again"
+            damaged = f"{name}: is not a readable table. Write it again."
             with formats.one_line(damaged) if schema is not None else nullcontext():
                 frame = columns.collect_table(pieces, schema, folder)
         except (EOFError, zlib.error, gzip.BadGzipFile):
             raise InputError(
-                f"{path}: its compressed data is damaged or cut off; copy it again"
+                f"{path}: its compressed data is damaged or cut off. Copy it again."
             ) from None
         except OSError as error:
             reason = error.strerror or "its data are damaged"  # Arrow gives no reason
-            raise InputError(f"{path}: cannot be read ({reason}); check path and rights") from None
+            raise InputError(f"{path}: cannot be read ({reason}). Check path and rights.") from None
     if own and len(frame.columns):
         frame = frame.apply(typed)
     stated = [f for f in schema or () if pa.types.is_integer(f.type) or f.type == pa.bool_()]
@@ -173,7 +173,7 @@ def _spooled(folder: Path | None) -> Iterator[tuple[Path, str]]:
     with make(dir=folder) as file:
         path = open_files / str(file.fileno()) if open_files.is_dir() else Path(file.name)
         if sys.stdin is None or sys.stdin.isatty():
-            raise InputError("-: nothing comes by standard input; pipe a table in, or name a file")
+            raise InputError("-: nothing comes by standard input. Pipe a table in, or name a file.")
         shutil.copyfileobj(sys.stdin.buffer, file)
         file.flush()
         file.seek(0)
@@ -203,8 +203,8 @@ def write_frame(
     kind = format if format is not None else format_of(path)
     if kind is None or kind not in FORMATS.values():
         raise InputError(
-            f"{path}: unknown format; end the name in {', '.join(FORMATS)}, or give `format` "
-            f"{', '.join(dict.fromkeys(FORMATS.values()))}"
+            f"{path}: unknown format. End the name in {', '.join(FORMATS)}, or give `format` "
+            f"{', '.join(dict.fromkeys(FORMATS.values()))}."
         )
     guarded = 0
     if kind in OWN_DELIMITERS:  # a number is spelt as everywhere: 5 for 5.0

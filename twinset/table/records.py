@@ -166,7 +166,7 @@ class Records:
         assert isinstance(texts, Texts) and isinstance(labels, Picked)
         is_held = np.isin(texts.places, rows)
         if is_held.all():
-            raise InputError("`hold_out` leaves no row to train on; make it smaller, or 0")
+            raise InputError("`hold_out` leaves no row to train on. Make it smaller, or 0.")
         parts = []
         for part in (~is_held, is_held):
             some = replace(texts, places=texts.places[part])
@@ -208,7 +208,7 @@ def with_joined_text(
     text = text.replace("\\n", "\n").replace("\\t", "\t")
     used = placeholders(text)
     if not used or set(PLACEHOLDER.sub("", text)) & set("{}"):
-        raise InputError("`text`: a template has columns between braces, as in {title}: {body}")
+        raise InputError("`text`: put column names between braces, as in {title}: {body}")
     check_named(frame, used, source)
 
     def pieces() -> Iterator[Piece]:
@@ -219,7 +219,7 @@ def with_joined_text(
                 filled = cells.astype(object).where(cells.notna(), None).tolist()
                 if not all(cell is None or isinstance(cell, _WRITABLE) for cell in filled):
                     shown = f"{source}: {show([name], frame)}"
-                    raise InputError(f"{shown} holds lists or objects; leave it out of `text`")
+                    raise InputError(f"{shown} holds lists or objects. Leave it out of `text`.")
                 written[name] = ["" if cell is None else plain(plain_cell(cell)) for cell in filled]
             rows = [
                 dict(zip(used, row, strict=True)) for row in zip(*written.values(), strict=True)
@@ -293,36 +293,34 @@ def records_from_frame(
         gaps = np.flatnonzero(~filled[name])
         raise InputError(
             f"{places[name]} is missing, blank or not text in {len(gaps)} of {total} rows, first "
-            f"in {facts.rows.name(gaps[0])}; fill them in, or leave these rows out with "
-            "`drop_empty`"
+            f"in {facts.rows.name(gaps[0])}. Fill them in, or leave these rows out with "
+            "`drop_empty`."
         )
     if empty:
         notes.append(f"leaving out {empty} of {total} rows: text or label missing or blank")
     if not len(rows):
-        raise InputError(f"{source}: no row has both a text and its labels; fill them in")
+        raise InputError(f"{source}: no row has both a text and its labels. Fill them in.")
 
     owners: np.ndarray | None = None  # (n,) number of each row's owner
     if owner is not None:
         if owner not in frame.columns or owner in names:
-            raise InputError(f"{source}: {owner!r} is no column beside these; check `owner`")
+            raise InputError(f"{source}: {owner!r} is not one of the other columns. Check `owner`.")
         try:
             numbers, cells = pd.factorize(frame[owner].iloc[rows])  # -1: a gap
         except (TypeError, NotImplementedError):
             shown = f"{source}: {show([owner], frame)}"
-            raise InputError(f"{shown} holds lists or objects; write owners as text") from None
+            raise InputError(f"{shown} holds lists or objects. Write owners as text.") from None
         spelt = [_one_spelling(plain(plain_cell(cell))) for cell in cells]
         owners, people = pd.factorize(np.array([*spelt, ""], object)[numbers])
         missing = rows[(people == "")[owners]]
         if len(missing):
             raise InputError(
                 f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, first in "
-                f"{facts.rows.name(missing[0])}; every record needs an owner"
+                f"{facts.rows.name(missing[0])}. Give every record an owner."
             )
         if (merged := len(cells) - len(people)) > 0:
-            them = "spellings of owners differ" if merged > 1 else "spelling of an owner differs"
-            notes.append(
-                f"{merged} {them} from others by case or blanks alone, and count as theirs"
-            )
+            them = "owners are" if merged > 1 else "owner is"
+            notes.append(f"{merged} {them} merged with others that differ only by case or blanks")
     columns = []
     for name in attributes:
         of_rows, cells = codes[name].of_rows(rows), frame[name].iloc[:0]
@@ -334,8 +332,8 @@ def records_from_frame(
             few = f"{len(damaged)} rows, first in" if len(damaged) > 1 else "one row,"
             hold = f"holds {_LOST} in {few} {facts.rows.name(damaged[0])}"
             if strict:
-                raise InputError(f"{column.place}: {hold}; save the file as UTF-8")
-            notes.append(f"{column.shown} {hold}: labels that differed there alone are one label")
+                raise InputError(f"{column.place}: {hold}. Save the file as UTF-8.")
+            notes.append(f"{column.shown} {hold}. Labels that differed only there are now one.")
     columns, kept = settle_labels(columns, rules, source, notes)
     # N is of owners that have a row left, wherever others stand
     rows, owners = rows[kept], None if owners is None else pd.factorize(owners[kept])[0]
@@ -349,18 +347,20 @@ def records_from_frame(
         texts = Texts(texts.items, rows, lambda cell: CONTROL.sub("", cell))
     if not strict and (lost := sum(LOST in cell for cell in texts)):
         hold = f"{lost} texts hold" if lost > 1 else "1 text holds"
-        notes.append(f"{hold} {_LOST}, and the twin may too (`strict` refuses them)")
+        notes.append(f"{hold} {_LOST}, and so may the twin (`strict` refuses them)")
 
     if dropped := [str(name) for name in frame.columns if name not in names]:
         them = "them" if len(dropped) > 1 else "it"
         notes.append(f"leaving out {show_unchosen(dropped, frame)}: the twin will not have {them}")
     if partial := [name for name in names if is_partial(name, frame)]:
-        notes.append(f"not every row has {show(partial, frame)}: to name it makes its name public")
-    if repeats := texts.repeats():
-        remedy = "" if owner is not None else "; `group_size=M` states it for M rows together"
         notes.append(
-            f"{repeats} rows repeat the text of an earlier row: the guarantee is for one "
-            f"{'row' if owner is None else 'owner'}, and is weaker for what several say{remedy}"
+            f"not every row has {show(partial, frame)}. You named it, so its name is public."
+        )
+    if repeats := texts.repeats():
+        remedy = "" if owner is not None else " `group_size=M` states it for M rows together."
+        notes.append(
+            f"{repeats} rows repeat the text of an earlier row. The guarantee is for one "
+            f"{'row' if owner is None else 'owner'}, and weaker for what several say.{remedy}"
         )
 
     if not facts.is_named_by_rows:  # in JSONL single rows decide the order of columns
@@ -454,4 +454,4 @@ def _refuse_where(
             few = {0: "", 1: ", as does 1 more row"}
             more = few.get(others, f", as do {others:,} more rows")
             where = f"{source}: {show([name], frame)}, {row}"
-            raise InputError(f"{where}: contains {what}{more}; remove it")
+            raise InputError(f"{where}: contains {what}{more}. Remove it.")

@@ -51,8 +51,8 @@ class Schema:
         if math.prod(len(each.values) for each in self.attributes) > MOST_COMBINATIONS:
             names = ", ".join(attribute.name for attribute in self.attributes[:10])
             raise InputError(
-                f"the labels {names} have more than {MOST_COMBINATIONS} combinations; name fewer "
-                "with `attributes`, or merge rare values"
+                f"the labels {names} have more than {MOST_COMBINATIONS} combinations. Name fewer "
+                "with `attributes`, or merge rare values."
             )
         return tuple(product(*(each.values for each in self.attributes)))
 

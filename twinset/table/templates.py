@@ -98,14 +98,14 @@ def written_template(source: Template | str | Path | None) -> PromptFile:
             raise
         except (OSError, ValueError) as error:  # not UTF-8, or a NUL in the path
             raise InputError(
-                f"{name}: cannot be read as a UTF-8 file; check the path of the template"
+                f"{name}: cannot be read as UTF-8. Check the path of the template."
             ) from error
     if "{" in name:
         return PromptFile("`prompt`", name)
     shown = " ".join(name.split())[:60]
     raise InputError(
-        f"`prompt={shown}`: neither a built-in template ({', '.join(builtins)}) nor a .toml file "
-        'nor a prompt with a {column} in it, such as "Write a {sentiment} review:"'
+        f"`prompt={shown}`: not known. Name a built-in template ({', '.join(builtins)}) or a .toml "
+        'file, or write a prompt with a {column}, such as "Write a {sentiment} review:"'
     )
 
 
@@ -121,8 +121,8 @@ def _parse(name: str, text: str) -> PromptFile:
     )
     if data.keys() - _KEYS or not isinstance(prompt, str) or not are_words:
         raise InputError(
-            f'{name}: write a template as prompt = "Write a {{stars}} text:", and its wording as '
-            f'[wording.stars] and below it 1 = "very bad"; it may have {", ".join(sorted(_KEYS))}'
+            f'{name}: not a template. Write prompt = "Write a {{stars}} text:", [wording.stars], '
+            f'below it 1 = "very bad". Allowed keys are {", ".join(sorted(_KEYS))}.'
         )
     return PromptFile(name, prompt, wording, data.get("example_values", {}))
 
@@ -148,20 +148,20 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
     if name == GENERIC:
         pattern = pattern.replace(_ALL, listed)
     if braced := [column for column in columns if set(column) & set("{}")]:
-        raise InputError(f"column {braced[0]!r}: no prompt can name a brace; rename the column")
+        raise InputError(f"column {braced[0]!r}: a prompt cannot name a brace. Rename the column.")
     if set(PLACEHOLDER.sub("", pattern)) & set("{}"):
-        raise InputError(f"{name}: a brace is open, empty or nested; write {{column}} for a value")
+        raise InputError(f"{name}: a brace is open, empty or nested. Write {{column}} for a value.")
     named, has = placeholders(pattern), f"(the table has: {', '.join(columns) or 'none'})"
     for unknown in (each for each in (*named, *written.wording) if each not in columns):
         raise InputError(
-            f"{name}: names {{{unknown}}}, which is no attribute {has}; add `attributes`, or write "
-            "a `prompt` of your own"
+            f"{name}: names {{{unknown}}}, which is not an attribute {has}. Add it to "
+            "`attributes`, or write a `prompt` of your own."
         )
     for missing in (column for column in columns if column not in named):
         usual = written_template(GENERIC).pattern.replace(_ALL, listed)
         raise InputError(
-            f"{name}: the prompt lacks the attribute {{{missing}}}; write your own, such as "
-            f'`prompt="{usual}"`'
+            f"{name}: the prompt lacks the attribute {{{missing}}}. Write your own, such as "
+            f'`prompt="{usual}"`.'
         )
 
     words: dict[str, dict[str, str]] = {}
@@ -174,7 +174,7 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
         for unknown in (value for value in meant if value not in values):
             raise InputError(
                 f"{name}: wording for {attribute.name} = {unknown!r}, a value the table "
-                f"does not have; its values are {', '.join(values)}"
+                f"does not have. Its values are {', '.join(values)}."
             )
         if meant:
             words[attribute.name] = dict(meant)
@@ -184,12 +184,12 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
     for combination in schema.combinations:
         prompt = template.render(combination)
         if len(prompt) > MOST_PROMPT:
-            raise InputError(f"{template.name}: prompts have more than {MOST_PROMPT} characters")
+            raise InputError(f"{template.name}: prompts exceed {MOST_PROMPT} characters. Cut them.")
         twin = first.setdefault(prompt, combination)
         if twin is not combination:
             raise InputError(
-                f"{template.name}: {twin} and {combination} have the same prompt; give them "
-                "different wording"
+                f"{template.name}: {twin} and {combination} have the same prompt. Give them "
+                "different wording."
             )
     return template
 

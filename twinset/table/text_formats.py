@@ -66,10 +66,10 @@ _AROUND = re.compile(
     r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\['
 )  # an array, and an object about it
 _TOO_LONG = (
-    f"a line or a cell has more than {MOST_CELL} characters; look for a quoted cell that is never "
-    "closed"
+    f"a line or a cell has more than {MOST_CELL} characters. Look for a quoted cell that is never "
+    "closed."
 )
-_TOO_MANY = f" has more than {MOST_ITEMS} cells or items; keep texts and labels"
+_TOO_MANY = f" has more than {MOST_ITEMS} cells or items. Keep texts and labels."
 
 
 # -- the layout of a file of text ------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Layout:
                 "a".encode(self.encoding, "replace")  # a few are no encodings of texts
             except (LookupError, ValueError, AssertionError):
                 raise InputError(
-                    f"`encoding={self.encoding}`: unknown; give one such as utf-8, cp1252 or utf-16"
+                    f"`encoding={self.encoding}`: unknown. Give one like utf-8, cp1252 or utf-16."
                 ) from None
             object.__setattr__(self, "encoding", UTF8 if found == "utf-8" else found)
         if self.delimiter is not None:
@@ -139,7 +139,7 @@ def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, 
     guessed += ["`delimiter`"] if cells and not layout.delimiter else []
     if guessed and (encoding != UTF8 or found.delimiter != own):
         names = " and ".join(guessed)
-        notes.append(f"read as {found.name}{cells} (detected; {names} to change)")
+        notes.append(f"read as {found.name}{cells} (detected, {names} to change)")
     if nuls:
         notes.append(f"removed {nuls} NUL character{'s' * (nuls > 1)}")
     return found, notes
@@ -173,7 +173,7 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
     if given is not None and given.startswith(_WIDE_UNITS):
         return given, 0
     if 10 * (even + odd) > size:
-        raise InputError(f"{path}: is not text but some other kind of file; save it as CSV")
+        raise InputError(f"{path}: is not text but some other kind of file. Save it as CSV.")
     letters = [one for one in sample.decode("utf-8", "replace") if not one.isascii()]
     # most letters that are not ASCII are UTF-8: others are damage, and their row is named later
     if given is None and (is_utf8 or 2 * letters.count("\ufffd") < len(letters)):
@@ -191,8 +191,8 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
         else:
             likely = ", ".join(match.encoding for match in list(fits)[:3])
             raise InputError(
-                f"{path}: is not UTF-8, and its encoding cannot be told"
-                f"{f' (it may be {likely})' if likely else ''}; name it with `encoding`"
+                f"{path}: is not UTF-8, and its encoding is unclear"
+                f"{f' (it may be {likely})' if likely else ''}. Name it with `encoding`."
             )
     return given, even + odd
 
@@ -218,7 +218,7 @@ def _read_text(
             for part in iter(partial(text.read, _BLOCK), "") if newline is None else text:
                 if "\0" in part and layout.strict:
                     raise InputError(
-                        f"{path}: {rows.next} has a NUL character; remove it, or leave `strict` out"
+                        f"{path}: {rows.next} has a NUL character. Remove it or omit `strict`."
                     )
                 if len(part) > MOST_LINE:
                     raise InputError(f"{path}: {_TOO_LONG}")
@@ -227,8 +227,8 @@ def _read_text(
                     raise InputError(f"{path}: {rows.next}{_TOO_MANY}")
                 if items > most:
                     raise InputError(
-                        f"{path}: most of its cells are empty or the same; keep the rows and "
-                        "columns that you need"
+                        f"{path}: most of its cells are empty or the same. Keep the rows and "
+                        "columns that you need."
                     )
                 if mends and rows.next != "the header":
                     part = _DAMAGED.sub("\ufffd", part)
@@ -236,8 +236,8 @@ def _read_text(
                 yield part.replace("\0", "")  # C libraries see the end of a cell in it
         except UnicodeError:
             raise InputError(
-                f"{path}: {rows.next} is not {layout.name} text; save it as UTF-8, or name its "
-                "`encoding`"
+                f"{path}: {rows.next} is not {layout.name} text. Save it as UTF-8, or name its "
+                "`encoding`."
             ) from None
 
 
@@ -269,8 +269,8 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
             if "field larger" in str(error):
                 raise InputError(f"{path}: {_TOO_LONG}") from None
             raise InputError(
-                f"{path}: {rows.next} has a quote without its counterpart; put the cell in double "
-                "quotes, and write each quote inside it twice"
+                f"{path}: {rows.next} has a quote without its counterpart. Put the cell in double "
+                "quotes, and write each quote inside it twice."
             ) from None
         finally:
             csv.field_size_limit(limit)
@@ -289,7 +289,7 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
         if is_blank:
             continue
         if any(cell[:1] == " " and cell.lstrip()[:1] == cell[-1:] == '"' for cell in cells):
-            raise InputError(f"{path}: {row} has a blank before a quote; remove the blank")
+            raise InputError(f"{path}: {row} has a blank before a quote. Remove the blank.")
         if not names:
             names = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]
             known = [set() for _ in names]
@@ -297,9 +297,9 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
             yield 0, {name: pa.array([], _TEXT) for name in names}
         elif len(cells) != len(names):
             raise InputError(
-                f"{path}: {row} has {len(cells)} cells where the header has {len(names)}; "
-                "put cells that hold the separator, a quote or a line break in double quotes, or "
-                "name the separator with `delimiter`"
+                f"{path}: {row} has {len(cells)} cells where the header has {len(names)}. "
+                "Put cells that hold the separator, a quote or a line break in double quotes, or "
+                "name the separator with `delimiter`."
             )
         else:
             some.append(cells)
@@ -311,8 +311,8 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
         hits = [any(cell in few[at] for at, cell in part.items() if cell) for part in parts]
         if 2 * sum(hits) >= len(hits):
             raise InputError(
-                f"{path}: {row} has a quotation that runs over several rows; close it in its row, "
-                "or write a quote that belongs to the text twice, in a cell between quotes"
+                f"{path}: {row} has a quotation that runs over several rows. Close it in its row, "
+                "or write a quote that belongs to the text twice, in a cell between quotes."
             )
 
 
@@ -399,7 +399,7 @@ def read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool) 
                 found = None
         if not isinstance(found, dict):
             form = {"item": "an array of objects, [{…}, {…}]"}.get(rows.word, "one object a line")
-            raise InputError(f"{path}: {rows.next} is not valid JSON of an object; write {form}")
+            raise InputError(f"{path}: {rows.next} is not valid JSON of an object. Write {form}.")
         rows.blank.append(ord("0"))
         read += len(text)
         if not found.keys() <= names.keys():
@@ -408,8 +408,8 @@ def read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool) 
         # gaps would fill all memory
         if count * len(names) > min(most, max(MOST_REPEATED, read)):
             raise InputError(
-                f"{path}: most of its {len(names)} columns are missing in most rows; "
-                "keep the columns that you need"
+                f"{path}: most of its {len(names)} columns are missing in most rows. "
+                "Keep the columns that you need."
             )
         some.append(found)
         if len(some) == columns.ROWS_AT_ONCE:
@@ -422,8 +422,8 @@ def read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool) 
         and all(isinstance(cell, dict | list) for cell in some[0].values())
     ):
         raise InputError(
-            f"{path}: is one object of columns or rows; write an array of objects, [{{…}}, {{…}}], "
-            "as `to_json(path, orient='records')` of pandas does"
+            f"{path}: is one object of columns or rows. Write an array of objects, [{{…}}, {{…}}], "
+            "as `to_json(path, orient='records')` of pandas does."
         )
     if some:
         yield len(some), {name: [each.get(name) for each in some] for name in names}

@@ -161,8 +161,8 @@ def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens:
     longest = max(map(len, prompts.values()))
     if (budget := context - longest) < SHORTEST_TEXT:
         raise InputError(
-            f"the longest prompt has {longest} tokens, but the base model reads {context} in all; "
-            "shorten `prompt` or take a base model with a longer context"
+            f"the longest prompt has {longest} tokens, but the base model reads only {context}. "
+            "Shorten `prompt` or take a base model with a longer context."
         )
     return min(budget, max_tokens)
 

@@ -36,8 +36,8 @@ from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 # quarter. A product is then still large enough for its fixed cost. On a GPU that takes many more.
 FEWEST_BATCHES, GPU_FEWEST_BATCHES = 16, 2
 NOT_BATCH_INVARIANT = (
-    "in bfloat16 this device rounds a record's gradient by the records computed beside it, which "
-    "no theorem covers; training in float32 instead"
+    "in bfloat16 the rounding of a record's gradient depends on the other records of its batch on "
+    "this device, which no theorem covers. Training in float32 instead."
 )
 
 Width = tuple[int, int]  # records of a unit, and the tokens that their rows are padded to
@@ -66,7 +66,7 @@ class Trainer:
         fused = fuse(base.model.to(device, self.dtype))
         self.model = prepare_trainable(fused, config.training).to(device)
         if self.is_low and shapes:
-            progress.say(f"trying {len(shapes)} shapes of batches: records must not mix in any")
+            progress.say(f"checking {len(shapes)} shapes of batches: records must not mix")
             norm = config.privacy.max_grad_norm
             if not is_batch_invariant(self.model, norm, self.execution, shapes):
                 progress.warn(NOT_BATCH_INVARIANT)

@@ -82,8 +82,8 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
     """
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         raise InputError(
-            "exact clipping needs whole parameters on each device: FSDP is not supported; leave it "
-            "out of the launcher's configuration, and train adapters (`method=lora` or qlora)"
+            "FSDP is not supported, because exact clipping needs whole parameters on each device. "
+            "Remove it from the launcher's configuration, and train with `method=lora` or qlora."
         )
     if world_size(1) > 1:
         with join_group("env://") as group:
@@ -119,8 +119,8 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
                 with suppress(subprocess.TimeoutExpired):  # it waits: the error is rank 0's own
                     if process.wait(ENDING) != 0:
                         raise InputError(
-                            "one of the processes ended before its time, perhaps out of memory; "
-                            "take fewer `processes`"
+                            "one of the processes ended early, perhaps out of memory. "
+                            "Take fewer `processes`."
                         ) from error
             raise
         finally:

@@ -57,11 +57,11 @@ def fit_scale_on_tables(
     for table in tables:
         frame = read_frame(table)
         if text not in frame.columns:
-            raise InputError(f"{table}: no column {text!r}; name the column of texts with `text`")
+            raise InputError(f"{table}: no column {text!r}. Name the column of texts with `text`.")
         cells = [cell for cell in text_cells(frame[text], f"{table}: column {text!r}") if cell]
         if len(cells) < FEWEST:
             raise InputError(
-                f"{table}: column {text!r} has {len(cells)} texts; {FEWEST} are needed"
+                f"{table}: column {text!r} has {len(cells)} texts. Give at least {FEWEST}."
             )
         texts += random.Random(seed).sample(cells, min(rows, len(cells)))
 
@@ -72,7 +72,7 @@ def fit_scale_on_tables(
     nats = text_nats(base.model, base.tokenizer, ended, partial(progress.count, "texts weighed"))
     low, high = torch.quantile(nats, torch.tensor([LOW, HIGH], dtype=nats.dtype)).tolist()
     if not low < high:
-        raise InputError("the public texts are all alike to the base model; take more of them")
+        raise InputError("the base model finds all public texts equally likely. Give more texts.")
     named = origin or f"{len(ended)} texts of {', '.join(Path(table).name for table in tables)}"
     unweighed = WeightScale(base.origin, round(low, 4), round(high, 4), named, (1.0, 0, 0, 0, 0))
     # the share of weights that lie nearest to each of those that are stated

@@ -127,7 +127,7 @@ def test_rows_that_the_model_was_not_made_for_are_refused_without_their_text(fre
     with pytest.raises(InputError, match="the non-members: .* mood"):
         model_attacks(twin_of(fresh), None, MEMBERS, replace(OTHERS, schema=rated))
     odd = replace(MEMBERS, labels=[("so-so",)] * 60)
-    with pytest.raises(InputError, match="the members have label values") as error:
+    with pytest.raises(InputError, match="the members have labels") as error:
         model_attacks(twin_of(fresh), None, odd, OTHERS)
     assert MEMBERS.texts[0] not in str(error.value)
 

@@ -86,7 +86,7 @@ def test_every_figure_is_there_with_its_meaning_and_every_score_in_the_last_tabl
         "Accuracy: sentiment",
         "Label fidelity: product",
         "Accuracy by epsilon: sentiment",
-        "Lower bound of ε beside what is claimed",
+        "Lower bound of ε and the ε claimed",
         "Members found by attack",
         "Length",
         "Where the noise went",
@@ -107,7 +107,7 @@ def test_findings_of_other_rows_are_called_old(tmp_path):
     for findings in (fresh, old):
         findings.save(run / "internal" / f"{findings.kind}.json")
     text = Page(build_report(run)).root.text
-    assert "audit: measured before the twin was sampled anew" in text
+    assert "audit: measured before the twin was sampled again" in text
     assert "evaluation: measured before" not in text
 
 

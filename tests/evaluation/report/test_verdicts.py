@@ -48,15 +48,15 @@ def few(measured):
         (accuracy(twin=(0.6, 0.7)), "Not measured", "there is no accuracy"),  # 0 comparisons
         (accuracy(twin=(0.6, 0.7), base=(0.4, 0.5)), "Yes", "the only classifier that the twin"),
         # At a run's end guessing alone is known, and an evaluation may yet find a "No".
-        (accuracy(twin=(0.8, 0.9), guess=(0.4, 0.6)), "More than guessing", "was not compared"),
-        (accuracy(twin=(0.8, 0.9), guess=(0.4, 0.6), base=(0.85, 0.9)), "No", "is not surely more"),
-        (accuracy(twin=(0.5, 0.6), guess=(0.4, 0.6)), "No", "is not surely more accurate"),
-        (accuracy(twin=(0.1, 0.2), guess=(0.4, 0.6)), "No", ", and 1 surely less"),
+        (accuracy(twin=(0.8, 0.9), guess=(0.4, 0.6)), "More than guessing", "also compares"),
+        (accuracy(twin=(0.8, 0.9), guess=(0.4, 0.6), base=(0.85, 0.9)), "No", "is not clearly"),
+        (accuracy(twin=(0.5, 0.6), guess=(0.4, 0.6)), "No", "is not clearly more accurate"),
+        (accuracy(twin=(0.1, 0.2), guess=(0.4, 0.6)), "No", ", and 1 clearly less"),
         # More rows teach more, whoever wrote them: a twin is held against the base by as many.
         (
             accuracy(twin=(0.8, 0.9), base=(0.5, 0.6), real=(0.8, 0.9)),
             "Yes",
-            "that is 100% or more",
+            "That is 100% or more",
         ),
         (
             accuracy(twin=(0.8, 0.9), base=(0.5, 0.6), real=(0.8, 0.9), cut=(0.55, 0.65)),
@@ -80,8 +80,8 @@ def test_a_verdict_counts_what_went_well():
     ]
     found = {n: judge("utility", measured[:n]) for n in (4, 6)}
     assert [found[n].answer for n in (4, 6)] == ["Yes", "In part"]
-    assert found[4].line.startswith("all 2 classifiers that the twin taught are surely more")
-    assert found[6].line.startswith("2 of 3 classifiers that the twin taught are surely more")
+    assert found[4].line.startswith("all 2 classifiers that the twin taught are clearly more")
+    assert found[6].line.startswith("2 of 3 classifiers that the twin taught are clearly more")
     assert judge("utility", measured[4:] + few(measured[:2])).tone == "mixed"
 
 

@@ -133,7 +133,7 @@ def test_a_classifier_that_is_never_right_is_a_fault_of_reading(rows, spelled, i
     measure = Usefulness(tables, make_classifiers(["tfidf"]), [0], Silent())
     if is_refused:
         said = refusal(list, measure.measured())
-        assert f"not one of {rows} rows has the sentiment" in said and "twin" in said
+        assert f"none of {rows} rows has the sentiment" in said and "twin" in said
     else:
         assert any(m.place["rows"] == TWIN for m in measure.measured())
 
@@ -169,7 +169,7 @@ def test_without_a_guarantee_of_whole_records_nothing_is_publishable(
     for given in ((run,), ("twin.csv", *COLUMNS)):
         shown = run_twinset(capsys, "evaluate", *given, *QUICKLY, "--publishable")
         assert shown.code == 2
-        assert "nothing measured of it may be published" in shown.err
+        assert "nothing measured on it may be published" in shown.err
 
 
 def test_an_edited_twin_inherits_no_guarantee(run, tmp_path, capsys):
@@ -189,7 +189,7 @@ def test_an_edited_twin_inherits_no_guarantee(run, tmp_path, capsys):
     ("name", "change", "message"),
     [
         ("twin.csv", lambda f: f.assign(sentiment="mixed"), "labels that --train lacks"),
-        ("test.csv", lambda f: pd.read_csv("train.csv"), "is the training table itself"),
+        ("test.csv", lambda f: pd.read_csv("train.csv"), "is the training table. Name"),
     ],
 )
 def test_tables_that_do_not_fit_are_refused(twin, name, change, message, tmp_path, capsys):

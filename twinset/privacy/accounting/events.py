@@ -212,7 +212,7 @@ def event_from_dict(data: dict[str, Any]) -> Event:
         raise ValueError("an event must be an object with a 'kind'")
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"unknown event kind {kind!r}; known: {', '.join(KINDS)}")
+        raise ValueError(f"unknown event kind {kind!r}. Known: {', '.join(KINDS)}.")
     event_type = KINDS[kind]
     expected, given = {f.name for f in fields(event_type)}, set(data) - {"kind"}
     if expected != given:

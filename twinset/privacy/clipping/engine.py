@@ -151,8 +151,8 @@ class UnitClipping:
             for m in model.modules()  # by `module.compile()`, and by `torch.compile(...)`
         ):
             raise UnsupportedModule(
-                "a compiled model: its gradients would be wrong without an error; pass the "
-                "model that `torch.compile` was given"
+                "a compiled model would give wrong gradients without an error. Pass the model "
+                "that `torch.compile` was given."
             )
         # All modules are known before the first hook is set: a refused model keeps none.
         owned = {}
@@ -162,12 +162,12 @@ class UnitClipping:
                 known = known_parameters(module) if names else ()
             except UnsupportedModule as error:
                 raise UnsupportedModule(
-                    f"{name} is a {error}, whose per-record gradient is not known; train with LoRA "
-                    "(`method=lora`), which leaves it unchanged"
+                    f"{name} is a {error}, whose per-record gradient is not known. Train with LoRA "
+                    "(`method=lora`), which leaves it unchanged."
                 ) from None
             if unknown := [n for n in names if n not in known]:
                 raise UnsupportedModule(
-                    f"{name} has unknown parameters {unknown}; use `method=lora`"
+                    f"{name} has unknown parameters {unknown}. Use `method=lora`."
                 )
             if names and module is not head:
                 owned[module] = names
@@ -279,8 +279,8 @@ class UnitClipping:
             return x.reshape(self._units, -1, x.shape[1])
         if x.shape[:2] != self._shape:
             raise UnsupportedModule(
-                "a trained layer sees its rows shared or in another order (as experts do), so "
-                "its per-record gradient is not known; train with LoRA (`method=lora`)"
+                "a trained layer mixes or reorders its rows (as experts do), so its per-record "
+                "gradient is not known. Train with LoRA (`method=lora`)."
             )
         return x.reshape(self._units, -1, *x.shape[2:][-1:])
 
@@ -334,7 +334,7 @@ class UnitClipping:
             if not uses:
                 name = next(n for n, p in self._model.named_parameters() if p is parameter)
                 raise UnsupportedModule(
-                    f"{name} is trained but took no part in the loss; freeze it"
+                    f"{name} is trained but took no part in the loss. Freeze it."
                 )
             squared += squared_norms(uses, parameter.numel(), units)
         return squared.sqrt()

@@ -111,7 +111,7 @@ def guarantee(ledger: Ledger, released: Released = TWIN) -> Guarantee:
     ]
     if reasons:
         sentence = (
-            f"No privacy guarantee: none, because {'; and because '.join(reasons)}. "
+            f"No privacy guarantee: none, because {', and because '.join(reasons)}. "
             f"Treat {released.everything} as private."
             + "".join(f" Mind: {caveat}." for caveat in ledger.caveats)
         )
@@ -190,7 +190,7 @@ def _assumptions(ledger: Ledger, theorem: Theorem, spent: float) -> list[tuple[b
         ),
         (
             not theorem.masks_texts or any(isinstance(e, MaskedAccess) for e in ledger.events),
-            "it is not stated what was masked in the phase without noise",
+            "it is not stated what the phase without noise masked",
         ),
         (
             ledger.group_size is None or ledger.unit != OWNER_UNIT,
@@ -206,7 +206,7 @@ def _assumptions(ledger: Ledger, theorem: Theorem, spent: float) -> list[tuple[b
             ledger.delta * ledger.records < 1,
             f"WARNING: delta = {wording.up_digits(ledger.delta)} is not below 1/N for N = "
             f"{ledger.records} records, and such a delta would permit publishing some records word "
-            "for word; choose a far smaller delta",
+            "for word, so choose a far smaller delta",
         ),
     ]
 
@@ -255,16 +255,14 @@ def belief_sentence(claim: Guarantee) -> str:
         claim: the result of `guarantee`.
     """
     if claim.epsilon is None or claim.delta is None:
-        return "Nothing is guaranteed: what the rows or the model give away has no bound."
+        return "Nothing is guaranteed. What the rows or the model give away has no bound."
     what, that = _WORDS[claim.unit]
     sure = percent_up(most_belief(claim.epsilon, claim.delta))
     bound = (
         f"Someone who knows everything else about {what} can raise their belief {that} from 50 % "
         f"to at most {sure} on average, whatever is done with the twin."
     )
-    little = (
-        " That rules out little: at so large an ε, what the attacks of an audit find matters more."
-    )
+    little = " That rules out little. At so large an ε, the attacks of an audit say more."
     return bound + (little if says_little(claim) else "")
 
 

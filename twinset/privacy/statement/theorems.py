@@ -108,9 +108,9 @@ UNIFORM = Theorem(
 
 ADAPTIVE = Theorem(
     statement=(
-        "The noise is that of UNIFORM; record i is clipped to C · c(ρᵢ) instead of C, c falling "
+        "The noise is that of UNIFORM. Record i is clipped to C · c(ρᵢ) instead of C, c falling "
         "from 1 at ρ = 0. Its privacy weight ρᵢ is a fixed public function of record i alone, so "
-        "adding or removing it changes each sum by at most C · c(ρᵢ), whoever else is there. For "
+        "adding or removing it changes each sum by at most C · c(ρᵢ), whatever the others are. For "
         "that record each release is one step of the subsampled Gaussian mechanism of multiplier "
         "σ / c(ρᵢ), and for every record of multiplier σ."
     ),
@@ -124,33 +124,33 @@ ADAPTIVE = Theorem(
 ADAPTIVE_PUBLISHED = Theorem(
     statement=(
         "None. The noise is scaled by γ_B, the mean privacy weight of the private batch, which is "
-        "used without noise: in many dimensions the length of the noisy gradient tells it. An "
+        "used without noise. In many dimensions the length of the noisy gradient reveals it. An "
         "empty batch gets no noise at all."
     ),
     source="Wu et al. 2022, 'Adaptive Differential Privacy for Language Modeling', "
     "equations 4 to 6, claims more",
     protects=(RECORD,),
     caveats=(
-        "the published form of adaptive noise is for comparison only: its noise is scaled by a "
-        "statistic of the private batch, which the length of a noisy gradient tells, and no "
-        "theorem covers that; its nominal epsilon is no guarantee",
+        "the published form of adaptive noise is for comparison only. Its noise is scaled by a "
+        "statistic of the private batch, which the length of a noisy gradient reveals, and no "
+        "theorem covers that. Its nominal epsilon is no guarantee",
     ),
     weighs_records=True,
 )
 
 _FLAGGED_ONLY = (
-    "selective noise protects flagged spans only; whatever the detector misses is trained on "
+    "selective noise protects flagged spans only. Whatever the detector misses is trained on "
     "without noise and may be repeated word for word"
 )
 
 SELECTIVE = Theorem(
     statement=(
         "A first phase reads texts whose flagged spans are masked, without noise "
-        "(MASKED_PHASE); a second one draws the noise of UNIFORM on whole texts. For using or "
+        "(MASKED_PHASE). A second one draws the noise of UNIFORM on whole texts. For using or "
         "leaving out one record's unmasked text, all masked texts and all labels being known, the "
         "guarantee is that of UNIFORM. What no detector flagged has no protection at all."
     ),
-    source="the theorem of UNIFORM, of a table of unmasked texts; the definition is close to that "
+    source="the theorem of UNIFORM, of a table of unmasked texts. The definition is close to that "
     "of Shi et al. 2022, 'Selective Differential Privacy for Language Modeling'",
     protects=(FLAGGED,),
     events=(SubsampledGaussian, GaussianRelease, LabelSelection, MaskedAccess),
@@ -161,15 +161,15 @@ SELECTIVE = Theorem(
 SELECTIVE_PUBLISHED = Theorem(
     statement=(
         "The mechanism and the guarantee of SELECTIVE. The paper states the same ε for replacing "
-        "what was flagged, which is leaving one text out and using another: twice the ε."
+        "flagged spans, which is leaving one text out and using another: twice the ε."
     ),
     source=SELECTIVE.source,
     protects=(FLAGGED,),
     events=SELECTIVE.events,
     caveats=(
         _FLAGGED_ONLY,
-        "the paper claims its epsilon for replacing what was flagged by something else; accounted "
-        "for adding and removing, as there, that costs twice the epsilon",
+        "the paper claims its epsilon for replacing flagged spans by others. Accounted for adding "
+        "and removing, as there, that costs twice the epsilon",
     ),
     masks_texts=True,
 )
@@ -178,10 +178,10 @@ IMPORTANCE = Theorem(
     statement=(
         "z ~ N(0, σ²C²I) is added to Σ clip(gᵢ / s), and the result multiplied by s. The scales s "
         "are a function of gradients released before and of weights that follow from them, never "
-        "of the records; the first step has s = 1. Given s, a unit moves the sum by at most C, so "
+        "of the records. The first step has s = 1. Given s, a unit moves the sum by at most C, so "
         "each release is a step of UNIFORM, and multiplying by s is post-processing."
     ),
-    source="the theorem of UNIFORM; that later steps may depend on earlier releases: see TRAINING",
+    source="the theorem of UNIFORM. For why later steps may depend on earlier ones, see TRAINING",
     protects=(RECORD, OWNER),
     events=UNIFORM.events,
 )
@@ -193,12 +193,12 @@ IMPORTANCE_PUBLISHED = Theorem(
         "multiplier, which its events state, each release is a step of UNIFORM. The paper's "
         "claim, that scales of mean one leave it σ, is no theorem."
     ),
-    source="the theorem of UNIFORM, of sums divided by s; Li et al. 2024 (ANADP) claim more",
+    source="the theorem of UNIFORM, of sums divided by s. Li et al. 2024 (ANADP) claim more",
     protects=(RECORD, OWNER),
     events=UNIFORM.events,
     caveats=(
-        "the published form of importance is for comparison only: it clips as ever and draws less "
-        "noise in some directions; its nominal epsilon supposes that only the mean noise counts, "
+        "the published form of importance is for comparison only. It clips as usual and draws less "
+        "noise in some directions. Its nominal epsilon supposes that only the mean noise counts, "
         "which is no theorem, so the epsilon stated here is that of the least noisy direction",
     ),
 )
@@ -242,8 +242,8 @@ def register_theorem(policy: str, form: str, theorem: Theorem) -> None:
 
 MASKED_PHASE = Theorem(
     statement=(
-        "Only masked texts are read, so, given what was released before, the model is the same "
-        "whatever was masked. Nothing is guaranteed of anything else."
+        "Only masked texts are read, so, given all earlier releases, the model is the same "
+        "whatever the masks hide. Nothing else is guaranteed."
     ),
     source="it is a function of masked texts and of earlier releases alone",
 )
@@ -252,16 +252,16 @@ TRAINING = Theorem(
     statement=(
         "If the batches are independent Poisson batches, the trained weights are a "
         "post-processing of T releases of the noise policy, one a step, each of which was recorded "
-        "before it was used; together they are what their events compose to. Sums are divided by "
+        "before it was used. Together they are what their events compose to. Sums are divided by "
         "the expected batch size, never by the realised one. Without noise nothing is guaranteed."
     ),
     source="Dong, Roth and Su 2019, 'Gaussian Differential Privacy', section 3 (composition of "
-    "releases that may depend on earlier ones, post-processing); in numbers: `accountant`",
+    "releases that may depend on earlier ones, post-processing). `accountant` computes it",
 )
 
 LABEL_VALUES = Theorem(
     statement=(
-        "The values of A label columns that nobody declared are those whose noisy counts are τ or "
+        "The values of A undeclared label columns are those whose noisy counts are τ or "
         "more. A unit adds at most m records to the counts of each column, and noise N(0, σ²m²A) "
         "is drawn for every value that a record has. Let D and D′ differ in one unit. The counts "
         "of values that both have are one Gaussian release of multiplier σ. The others, at most "
@@ -269,7 +269,7 @@ LABEL_VALUES = Theorem(
         "them to τ, all that is released is a function of the former. That chance p does not "
         "depend on any other noise, nor on what is released later, so p / (1 - p) is added to δ "
         "(`LabelSelection.delta`). For g units m becomes gm. A record whose value is not selected "
-        "is left out by itself, and its unit goes on to count in N."
+        "is left out on its own, and its unit still counts in N."
     ),
     source="Korolova et al. 2009, 'Releasing search queries and clicks privately', with Gaussian "
     "noise: Wilkins et al. 2024, 'Exact Privacy Analysis of the Gaussian Sparse Histogram "
@@ -278,12 +278,12 @@ LABEL_VALUES = Theorem(
 
 TOKEN_MARGINALS = Theorem(
     statement=(
-        "For every attribute, label value and token, how many texts have both; and for every "
+        "For every attribute, label value and token, how many texts have both. For every "
         "attribute, label value and bin of lengths, how many texts have a label value and such a "
         "length. The bins follow from the longest text that is kept. A token counts for its "
         "weight, which follows from the base model's rows and the released label counts, a text's "
-        "length for 1. A unit adds one vector of bounded length to all weighted counts together; "
-        "with N(0, σ²) times that length on each they are one Gaussian release of multiplier σ, "
+        "length for 1. A unit adds one vector of bounded length to all weighted counts together. "
+        "With N(0, σ²) times that length on each they are one Gaussian release of multiplier σ, "
         "for adding or removing one unit, or using or leaving out one record's unmasked text. "
         "Dividing by the weights, which of the public prompt templates is taken, which tokens are "
         "tilted by these counts and by rows of the trained model, how long rows are, and what a "
@@ -297,7 +297,7 @@ TEACHER = Theorem(
         "Linear classifiers on what the trained model makes of a text, fitted by steps that are "
         "Gaussian releases of one clipped gradient a unit, together one of multiplier σ "
         "(`mechanism.vector_sum`). The model, and the rows whose statistics scale its "
-        "hidden states, were released before; a unit's vectors depend on them and on it alone."
+        "hidden states, were released before. A unit's vectors depend on them and on it alone."
     ),
     source="Dong, Roth and Su 2019, 'Gaussian Differential Privacy', corollary 3.3",
 )
@@ -315,9 +315,9 @@ HELD_OUT = Theorem(
     statement=(
         "Each unit is held out of a run by an independent coin of its own, of a share that is "
         "public: an option, or by whether there are many records. With equal coins the "
-        "training parts of two tables that differ in one unit differ in that unit, or not at all: "
-        "what holds of the training part for its units holds of the whole table for all, whether "
-        "or not somebody knows the coins. Nothing released is computed from what is held out. N is "
+        "training parts of two tables that differ in one unit differ in that unit, or not at all. "
+        "So a guarantee of the training part for its units is one of the whole table for all, even "
+        "if an attacker knows the coins. Nothing released is computed from what is held out. N is "
         "that of the training part, and public. "
         "What is measured with rows held out is computed on private rows, is covered by no "
         "guarantee, and stays with their owner."
@@ -329,7 +329,7 @@ CLASSIFIER = Theorem(
     statement=(
         "With a budget, a classifier's weights are what TRAINING leaves of them, rows being "
         "records. σ is the one with which uniform noise spends the budget. Another policy may "
-        "spend more of it: the ledger has its own events, and `guarantee` says what these amount "
+        "spend more of it. The ledger has its own events, and `guarantee` says what these amount "
         "to. The number of rows and the set of labels are taken as public. Without a budget "
         "nothing is guaranteed."
     ),
@@ -340,8 +340,8 @@ ONE_RUN_AUDIT = Theorem(
     statement=(
         "The lower bound of an audit by one training run exceeds ε of an (ε, δ)-private mechanism "
         "with probability at most 1 - confidence, if the number of guesses is fixed before the "
-        "scores are known. Of several numbers the best may be taken, for each is tested at "
-        "(1 - confidence) / how many (Bonferroni); taking the best without that would break it."
+        "scores are known. Of several numbers the best may be taken, because each is tested at "
+        "(1 - confidence) / how many (Bonferroni). Taking the best without that would break it."
     ),
     source="Steinke, Nasr and Jagielski 2023, 'Privacy Auditing with One (1) Training Run'",
 )

@@ -47,7 +47,8 @@ TWIN = Released(
         "the model and everything drawn from it",
         "the noisy counts of labels and, where the ledger names them, the label values selected by "
         "such counts, what follows from those of tokens and lengths, and the teacher with all that "
-        "it predicts; and this ledger (with the number of {unit}s taken as public)",
+        "it predicts",
+        "this ledger (with the number of {unit}s taken as public)",
     ),
 )
 CLASSIFIER = Released(
@@ -61,8 +62,8 @@ CLASSIFIER = Released(
     ),
 )
 COVERS_FLAGGED = (
-    "what was flagged, in the twin, however many rows are drawn",
-    "what was flagged, in the model and everything drawn from it",
+    "flagged spans, in the twin, however many rows are drawn",
+    "flagged spans, in the model and everything drawn from it",
 )
 # In a sentence: the data used, the data left out, and who is protected less.
 _WORDS = {
@@ -90,14 +91,14 @@ EXCLUDES = (
 )
 
 EXCLUDES_FLAGGED = (
-    "all that no detector flagged, and every label",
+    "everything that no detector flagged, and every label",
     "that a record is in the table, and where in it something was masked",
 )
 
 # Beginnings of sentences that get their own paragraph when a guarantee is shown to people.
 _PARAGRAPHS = re.compile(
     r"(?<=\.) (?=A person with|Somebody who|Epsilon is smaller|The privacy weight of|For |"
-    r"No guarantee for|What was flagged|The label values|Taken as public|Not covered|Mind:|Treat )"
+    r"No guarantee for|Flagged spans are|The label values|Taken as public|Not covered|Mind:|Treat )"
 )
 
 LARGEST_DELTA_SHARE = 0.01  # of 1/N: from there on a caveat names δ
@@ -127,8 +128,8 @@ def delta_caveats(delta: float, records: int, unit: str = "record") -> tuple[str
         return ()
     return (
         f"delta = {up_digits(delta)} is not below {LARGEST_DELTA_SHARE:g}/N for N = {records} "
-        f"{unit}s: it alone would permit publishing {up_digits(delta * records)} {unit}s word for "
-        "word in the mean; a far smaller delta is better",
+        f"{unit}s. It alone would permit publishing {up_digits(delta * records)} {unit}s word for "
+        "word on average. A far smaller delta is better",
     )
 
 
@@ -164,10 +165,10 @@ def what_holds(
             both = f"epsilon becomes {up_decimals(2 * spent)}"
             alike = f"{both} and delta {up_digits(math.exp(log_delta))}. "
         claim = (
-            f"NOT PROTECTED: everything that the detector {names} did not flag, and every label; "
-            "the model was trained on it without noise and may repeat it word for word. Nor is it "
-            "hidden that a record is in the table, and where in it something was masked. What was "
-            f"flagged is protected by ({eps}, {delta})-selective differential privacy, for "
+            f"NOT PROTECTED: everything that the detector {names} did not flag, and every label. "
+            "The model was trained on it without noise and may repeat it word for word. Nor is it "
+            "hidden that a record is in the table, and where in it something was masked. Flagged "
+            f"spans are protected by ({eps}, {delta})-selective differential privacy, for "
             f"{ledger.unit}, under the relation '{ledger.neighbouring}': the probability of any "
             f"outcome where the unmasked text of a given record was used is at most {power} times "
             f"its probability where it was not, and the other way round, plus {delta}. For two "
@@ -204,7 +205,7 @@ def what_holds(
             several = "s" if event.attributes > 1 else ""
             whose = "records" if event.most == 1 else f"records, {event.most} of each owner at most"
             claim += (
-                f"The label values of {event.attributes} column{several} were not declared: those "
+                f"The label values of {event.attributes} column{several} were not declared. Those "
                 f"are released that {event.threshold} {whose} or more have, by noisy counts. "
             )
     claim += (
