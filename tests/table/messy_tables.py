@@ -17,6 +17,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
@@ -101,6 +102,22 @@ def arrow_stream(found: pa.Table) -> Callable[[Path], None]:
     return write
 
 
+def feather_of_polars(path: Path) -> None:
+    table().to_feather(path)
+    data = path.read_bytes()  # polars writes no length of the schema, which is in the footer too
+    path.write_bytes(data[:8] + bytes(8) + data[16:])
+
+
+def groups_of_rows(*parts: pd.DataFrame) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        found = [pa.Table.from_pandas(part) for part in parts]
+        with pyarrow.parquet.ParquetWriter(path, found[0].schema) as file:
+            for part in found:
+                file.write_table(part)
+
+    return write
+
+
 def zip_of(size: int) -> bytes:
     written = io.BytesIO()
     with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as parts:
@@ -137,6 +154,9 @@ NULS = changed(TEXTS, _0=f"{SECRET} a\0b c", _9="d\0 e")
 BELLS = changed(TEXTS, _0="a\x07 b\x1b[2J c", _9="d\x08 e")
 DATES = [date(2024, 1, 1 + i % 2) for i in range(40)]
 PAIRS = [{"stars": 1}] * 40
+HALVES = pa.DictionaryArray.from_arrays(
+    pa.array([0, 1] * 20), pa.array([np.float16(1.5), np.float16(2)])
+)
 STRICT, LABEL = {"strict": True}, {"attributes": ("label",)}
 JOIN = LABEL | {"text": "{title}: {review}"}
 UNBALANCED = ["good"] * 37 + ["bad"] * 3
@@ -257,6 +277,14 @@ READ = {
     "two sheets": Messy(excel(table(), table()[:2]), "read the first of 2 sheets", file="t.xlsx"),
     "another sheet": Messy(excel(table()[:2], table()), file="t.xlsx", options={"split": "s1"}),
     "Feather": Messy(lambda path: table().to_feather(path), file="t.feather"),
+    "Feather of polars": Messy(feather_of_polars, file="t.feather"),
+    "Feather with categories of halves": Messy(
+        arrow_stream(pa.table({"review": TEXTS, "label": HALVES})), file="t.arrow"
+    ),
+    "an index with a name": Messy(parquet(table().set_index("review")), file="t.parquet"),
+    "an empty group of rows": Messy(
+        groups_of_rows(table()[:9], table()[:0], table()[9:]), file="t.parquet"
+    ),
     "a stream of Arrow's": Messy(arrow_stream(pa.Table.from_pandas(table())), file="t.arrow"),
     "dates as labels": Messy(parquet(table(labels=DATES)), file="t.parquet", options=LABEL),
     "decimals as labels": Messy(
@@ -268,6 +296,7 @@ READ = {
 REFUSED = {
     "nothing": Messy(b"", "the table has no rows"),
     "a header alone": Messy(b"review,label\n", "the table has no rows"),
+    "columns alone": Messy(parquet(table()[:0]), "the table has no rows", file="t.parquet"),
     "an empty array": Messy(b"[]", "the table has no rows", file="t.json"),
     "an empty sheet": Messy(excel(pd.DataFrame()), "the table has no rows", file="t.xlsx"),
     "no header": Messy(cells(header=None), "header row is missing, add a line of names"),

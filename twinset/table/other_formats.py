@@ -41,11 +41,14 @@ from twinset.files.limits import (
 from twinset.table import columns
 from twinset.table.columns import Piece, RowNumbers
 
-_MAGIC = b"ARROW1\0\0"  # before the stream, in Feather
+_MAGIC = b"ARROW1"  # at both ends of Feather
+_NO_NAME = re.compile(r"__index_level_\d+__")  # a nameless index of pandas, in Parquet
 _TOGETHER = 2**26  # bytes of a table that are looked at together
 _ERRORS = {"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!"}  # of formulas
 # an XML part in letters of mainframes
-_OTHER_LETTERS = re.compile(rb"<\?xml[^>]*encoding\s*=\s*.(?!utf-|us-ascii|iso-|windows-)", re.I)
+_OTHER_LETTERS = re.compile(
+    rb"""<\?xml[^>]*encoding\s*=\s*["'](?!utf-|us-ascii|iso-|windows-)""", re.I
+)
 _HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
 Reader = tuple[Iterator[Piece], pa.Schema]  # a table that is read once, and its types
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -88,6 +91,8 @@ class _Unfolding:
             cells.indices.validate(full=True)
             values, sizes = self._dictionary(name, cells.dictionary)
             self._count(max(rows, pc.sum(sizes.take(cells.indices)).as_py() or 0))
+            if pa.types.is_float16(kind.value_type):  # no categories of pandas
+                return values.take(cells.indices).cast(pa.float32())
             # labels stay unchanged, and all batches may have the same ones
             if len(values) <= MOST_COMBINATIONS and values.nbytes <= SMALL:
                 return cells
@@ -194,10 +199,14 @@ def read_parquet(path: Path) -> Reader:
         check_names(schema.names, path)
         # Notes of pandas in the file may be no notes. They make this raise, not a later step.
         schema.empty_table().to_pandas()
+        schema = _without_index(schema)
         groups = [found.row_group(n) for n in range(found.num_row_groups)]
         with path.open("rb") as raw, mmap(raw.fileno(), 0, access=ACCESS_READ) as data:
             # sizes of pages, by group of rows and column
-            pages = [[_pages(data, g.column(n)) for n in range(g.num_columns)] for g in groups]
+            pages = [
+                [_pages(data, g.column(n), g.num_rows) for n in range(g.num_columns)]
+                for g in groups
+            ]
         total = sum(map(sum, chain.from_iterable(pages)))
         check_inflated(total, path, sum(group.num_rows for group in groups))
         # a cell is no larger than its page, and may fill many rows
@@ -206,36 +215,52 @@ def read_parquet(path: Path) -> Reader:
     return _name_classes(pieces, schema, message)
 
 
-def _pages(data: Any, column: pq.ColumnChunkMetaData) -> list[int]:
+def _without_index(schema: pa.Schema) -> pa.Schema:
+    """Return a schema whose notes of pandas name no stored column as an index, if it has a name."""
+    notes = schema.pandas_metadata
+    if not notes:
+        return schema
+    kept = [n for n in notes["index_columns"] if not isinstance(n, str) or _NO_NAME.fullmatch(n)]
+    as_stated = json.dumps(notes | {"index_columns": kept})
+    return schema.with_metadata(schema.metadata | {b"pandas": as_stated.encode()})
+
+
+def _pages(data: Any, column: pq.ColumnChunkMetaData, rows: int) -> list[int]:
     """Return how many bytes each page of a column takes once decompressed.
 
     The file's footer states sums that nothing checks. A page cannot decompress to more than its own
-    header says.
+    header says. As Arrow does, pages are read until all values are found.
     """
-    at = min(column.data_page_offset, column.dictionary_page_offset or len(data))
-    end, sizes = at + column.total_compressed_size, []
-    while at < end:
+    left, sizes = column.num_values, list[int]()
+    at = start = min(column.data_page_offset, column.dictionary_page_offset or len(data))
+    if left < rows or (left and start < 4):  # Arrow takes a negative place for none
+        raise ValueError
+    while left > 0:
         header, at = _read_struct(data, at)
-        if min(header[2], header[3]) < 0:
+        # by kind, the field that counts values. A dictionary has none of rows.
+        values = 0 if header[1] == 2 else header[{0: 5, 3: 8}[header[1]]][1]
+        if min(header[2], header[3], values) < 0:
             raise ValueError
         sizes.append(header[2])
-        at += header[3]
+        at, left = at + header[3], left - values
+    if sizes and at != start + column.total_compressed_size:
+        raise ValueError
     return sizes
 
 
-def _read_struct(data: Any, at: int) -> tuple[dict[int, int], int]:
-    """Return a struct's whole numbers of 32 bits by field, and the position behind it.
+def _read_struct(data: Any, at: int) -> tuple[dict[int, Any], int]:
+    """Return a struct's structs and whole numbers of 32 bits, and the position behind it.
 
     Thrift's compact protocol: github.com/apache/thrift/blob/master/doc/specs. An error is raised by
     what no writer makes, because Arrow might read it in another way.
     """
-    found, number = dict[int, int](), 0
+    found, number = dict[int, Any](), 0
     while start := data[at]:
         at, number, kind = at + 1, number + (start >> 4), start & 15
         if start < 16 or kind not in (1, 2, 4, 5, 6, 8, 12):
             raise ValueError
         if kind == 12:
-            _, at = _read_struct(data, at)
+            found[number], at = _read_struct(data, at)
         elif kind > 2:
             value, bits = 0, 64 if kind == 6 else 32
             for shift in range(0, bits, 7):
@@ -285,48 +310,80 @@ def read_feather(path: Path) -> Reader:
     message = f"{path}: not a readable Feather or Arrow file. Write it again."
     with one_line(message):
         raw = pa.OSFile(str(path))
-        start = len(_MAGIC) if raw.read(len(_MAGIC)) == _MAGIC else 0
-        raw.seek(start)
+        if raw.read(len(_MAGIC)) == _MAGIC:
+            file = pa.ipc.open_file(raw)
+            schema, messages = file.schema, _messages(raw)
+            batches = (file.get_batch(n) for n in range(file.num_record_batches))
+        else:
+            raw.seek(0)
+            messages = pa.ipc.MessageReader.open_stream(pa.OSFile(str(path)))
+            batches = pa.ipc.open_stream(raw)
+            schema = batches.schema
         inflated, rows = 0, 0
-        for part in pa.ipc.MessageReader.open_stream(raw):
+        for part in messages:
             if part.type in ("record batch", "dictionary"):
                 # more than the file can hold is refused before it is decompressed
                 length, buffers = _message_size(part)
                 inflated, rows = inflated + buffers, rows + length
                 check_inflated(inflated, path, rows)
-        raw.seek(start)
-        stream = pa.ipc.open_stream(raw)
-        schema = stream.schema
         check_names(schema.names, path)
-    pieces = _arrow_pieces(stream, schema.names, message, path)
+    pieces = _arrow_pieces(batches, schema.names, message, path)
     pieces, schema = _name_classes(pieces, schema, message)
     return pieces, schema.remove_metadata()
+
+
+def _messages(raw: pa.NativeFile) -> Iterator[pa.Message]:
+    """Yield the messages of a Feather file that its footer names. Arrow has checked the footer.
+
+    Arrow takes the length of a message from the footer. It must be that in the message itself.
+    """
+    raw.seek(raw.size() - len(_MAGIC) - 4)
+    size = int.from_bytes(raw.read(4), "little")
+    raw.seek(raw.size() - len(_MAGIC) - 4 - size)
+    data, blocks = memoryview(raw.read(size)), list[tuple[int, ...]]()
+    for vector in (2, 3):  # dictionaries, batches: a count, then blocks of 24 bytes
+        if at := _find(data, struct.unpack_from("<I", data)[0], vector, is_table=True):
+            count = struct.unpack_from("<I", data, at)[0]
+            blocks += struct.iter_unpack("<qi4xq", data[at + 4 :][: 24 * count])
+    end = 0
+    for start, size, length in sorted(blocks):
+        if start < end:  # no byte is read twice
+            raise ValueError
+        raw.seek(start)
+        message = pa.ipc.read_message(raw)
+        end = raw.tell()
+        if (end, length) != (start + size + length, len(memoryview(message.body))):
+            raise ValueError
+        yield message
+
+
+def _find(data: memoryview, table: int, field: int, is_table: bool = False) -> int:
+    """Return where a field of a FlatBuffer's table is, or what it points to, or 0 if missing.
+
+    Each table begins with the distance to a vtable, which holds the offset of each field, or 0 for
+    a missing field.
+    """
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    is_there = 4 + 2 * field < struct.unpack_from("<H", data, vtable)[0]
+    offset = struct.unpack_from("<H", data, vtable + 4 + 2 * field)[0] if is_there else 0
+    at: int = table + offset if offset else 0
+    return at + struct.unpack_from("<I", data, at)[0] if is_table and at else at
 
 
 def _message_size(message: pa.Message) -> tuple[int, int]:
     """Return how many rows a batch has, and how many bytes it takes once decompressed.
 
     Each compressed buffer begins with its size, 64 bits. A FlatBuffer says where the buffers are
-    (arrow.apache.org/docs/format/Columnar.html#recordbatch-message). Each of its tables begins with
-    the distance to a vtable, which holds the offset of each field, or 0 for a missing field.
+    (arrow.apache.org/docs/format/Columnar.html#recordbatch-message).
     """
     data, body = memoryview(message.metadata), memoryview(message.body)
     unpack = struct.unpack_from  # of places that Arrow has checked to lie in the message
-
-    def find(table: int, field: int, is_table: bool = False) -> int:
-        """Return the position of a table's field, or of the table it points to, or 0 if missing."""
-        vtable = table - unpack("<i", data, table)[0]
-        is_there = 4 + 2 * field < unpack("<H", data, vtable)[0]
-        offset = unpack("<H", data, vtable + 4 + 2 * field)[0] if is_there else 0
-        at: int = table + offset if offset else 0
-        return at + unpack("<I", data, at)[0] if is_table else at
-
-    batch = find(unpack("<I", data, 0)[0], 2, is_table=True)  # Message.header
+    batch = _find(data, unpack("<I", data)[0], 2, is_table=True)  # Message.header
     if message.type == "dictionary":
-        batch = find(batch, 1, is_table=True)  # DictionaryBatch.data
-    length_at, is_compressed = find(batch, 0), find(batch, 3) > 0
+        batch = _find(data, batch, 1, is_table=True)  # DictionaryBatch.data
+    length_at, is_compressed = _find(data, batch, 0), _find(data, batch, 3) > 0
     # RecordBatch.buffers: a count, then pairs of 64 bits
-    start, total = find(batch, 2, is_table=True), 0
+    start, total = _find(data, batch, 2, is_table=True), 0
     count = unpack("<I", data, start)[0]
     for offset, size in struct.iter_unpack("<qq", data[start + 4 :][: 16 * count]):
         plain = unpack("<q", body, offset)[0] if is_compressed and size else -1
