@@ -190,7 +190,7 @@ class FinishedRun:
     template: Template  # its prompts
     labels: LabelRules = LabelRules()  # by which rows of the table's kind get labels of the schema
     # How its table was read. See `Source.reading`.
-    reading: Mapping[str, str | None] = field(default_factory=dict)
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, root: Path, device: str = AUTO) -> FinishedRun:
@@ -291,7 +291,9 @@ def open_real_rows(
     reading = dict(run.reading) if run is not None else {}
     text = text or reading.get("text")
     kept = Layout(
-        layout.encoding or reading.get("encoding"), layout.delimiter or reading.get("delimiter")
+        layout.encoding or reading.get("encoding"),
+        layout.delimiter or reading.get("delimiter"),
+        multiline=layout.multiline or bool(reading.get("multiline")),
     )
     if others is not None:
         # The encoding of one CSV file is a good guess for another, and none for a Parquet file.
@@ -312,6 +314,7 @@ def open_real_rows(
         labels=run.labels,
         delimiter=kept.delimiter,
         encoding=kept.encoding,
+        multiline=kept.multiline,
     )
     # Private rows are copied into the owner's folder only, never into the system's /tmp.
     with TemporaryDirectory(dir=run.internal, prefix=f"{data.name}-") as folder:

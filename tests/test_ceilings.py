@@ -26,10 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (21_870, 20_500),
-    "twinset/commandline": (1_060, 900),
-    "twinset/run": (2_650, 2_200),
-    "twinset/table": (3_450, 2_600),
+    "twinset": (22_000, 20_500),
+    "twinset/commandline": (1_062, 900),
+    "twinset/run": (2_653, 2_200),
+    "twinset/table": (3_530, 2_600),
     "twinset/sampling": (2_200, 2_200),
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
@@ -38,10 +38,10 @@ LINES = {
     "twinset/models": (1_810, 1_800),
     "twinset/privacy": (4_800, 4_800),
     "twinset/files": (436, 400),
-    "evaluation": (7_535, 7_500),  # without papers and bench
+    "evaluation": (7_540, 7_500),  # without papers and bench
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (17_650, 16_000),
+    "tests": (17_760, 16_000),
 }
 MOST_FILES = 250
 LONGEST_FILE = 610  # goal 600

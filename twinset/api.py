@@ -51,6 +51,7 @@ class Reading(TypedDict, total=False):
         drop_empty: leave out every row without text or label. By default only a few are.
         delimiter: delimiter of a CSV file. Detected by default.
         encoding: encoding of a CSV or JSON file. Detected by default.
+        multiline: take lines within quotes of a CSV as text, even if they look like rows.
         strict: refuse rows without text or label, and odd characters. By default they are left
             out.
     """
@@ -63,6 +64,7 @@ class Reading(TypedDict, total=False):
     drop_empty: bool
     delimiter: str | None
     encoding: str | None
+    multiline: bool
     strict: bool
 
 

@@ -206,6 +206,14 @@ READ = {
         ),
         first=f"{SECRET} scored 4,5\nof five\n, I think",
     ),
+    "texts whose lines look like rows": Messy(
+        cells(changed(TEXTS, _0=f"{SECRET} 4,5\nEssen 3,5\nService 5"), [*"45"] * 20),
+        first=f"{SECRET} 4,5\nEssen 3,5\nService 5",
+        options={"multiline": True},
+    ),
+    "a blank before a quote, in a text": Messy(
+        cells(changed(TEXTS, _0=f' "{SECRET} room"')), first=f' "{SECRET} room"'
+    ),
     "blank lines": Messy(cells().replace("\n", "\n\n")),
     "a blank line before the header": Messy("\n \n" + cells()),
     "NUL characters": Messy(cells(NULS), "removed 2 NUL characters", first=f"{SECRET} ab c"),
@@ -322,8 +330,21 @@ REFUSED = {
         "row 3 has a quotation that runs over several rows",
     ),
     "the same where texts come last": Messy(
-        f'label,review\na,{SECRET}\na,"{SECRET}\na,fine\nb,he is 6 feet 1"\na,well\n',
+        f'label,review\na,{SECRET}\na,"{SECRET}\na,fine\nb,he is 6 feet 1"\nb,well\n',
         "row 3 has a quotation that runs over several rows",
+    ),
+    "a quotation over rows, blank lines and rows of another width": Messy(
+        f'review,label\n{SECRET},a\n"{SECRET},a\n\nso, so,b\nfine,b\nhe is 6 feet",b\nwell,a\n',
+        "row 3 has a quotation that runs over several rows",
+    ),
+    "a quotation over rows with numbers": Messy(
+        cells(labels=[str(i / 7) for i in range(40)])
+        .replace(f"{TEXTS[9]},", f'"{TEXTS[9]},')
+        .replace(f"{TEXTS[30]},", f'{TEXTS[30]}",'),
+        "row 11 has a quotation that runs over several rows",
+    ),
+    "a quotation over rows in the header": Messy(
+        f'review,"label\n{SECRET},a\n{SECRET},b\nc"\n{SECRET},a\n', "the header has a quotation"
     ),
     "a blank before a quote": Messy(
         f'review,label\n"{SECRET}, and more", "a"\n', "row 2 has a blank before a quote"

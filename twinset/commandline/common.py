@@ -37,7 +37,8 @@ Data = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan. Write nothing.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-OF_REAL_ROWS = ("text", "attribute", "delimiter", "encoding")  # options of what measures a twin
+# Options of what measures a twin.
+OF_REAL_ROWS = ("text", "attribute", "encoding", "delimiter", "multiline")
 LogFile = Annotated[
     Path | None, typer.Option(help="Append progress to this file. Keep it private.")
 ]
@@ -206,7 +207,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
         given.get("drop_undeclared", False),
     )
     # `--attribute` is given once for each label column, hence the singular
-    same = "text split drop_empty prompt owner delimiter encoding strict hold_out".split()
+    same = "text split drop_empty prompt owner delimiter encoding multiline strict hold_out".split()
     names = {name: name for name in same} | {"attribute": "attributes"}
     return Source(data, **{names[k]: v for k, v in given.items() if k in names}, labels=labels)
 
@@ -234,7 +235,8 @@ def form_of(given: dict[str, Any], *tables: Path | None) -> tuple[str | None, La
 
     for path in filter(None, tables):
         check_there(path)
-    return given.get("text"), Layout(given.get("encoding"), given.get("delimiter"))
+    layout = {name: given[name] for name in OF_REAL_ROWS[2:] if name in given}
+    return given.get("text"), Layout(**layout)
 
 
 def show(data: Any, lines: Iterable[str], as_json: bool) -> None:

@@ -100,6 +100,7 @@ TABLE = (
         "Encoding of a CSV or JSON file, as Python names it. Detected if omitted.",
         "NAME",
     ),
+    Option("multiline", bool, "CSV: lines within quotes are text, though they look like rows."),
     Option("strict", bool, "Refuse empty rows and odd characters instead of cleaning them."),
 )
 # Of a run. Commands that measure several models hold rows out on their own.

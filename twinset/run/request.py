@@ -55,6 +55,7 @@ class Source:
     labels: LabelRules = LabelRules()  # which label values are public
     delimiter: str | None = None  # of a CSV (None detects it)
     encoding: str | None = None  # of a file of text (None detects it)
+    multiline: bool = False  # lines within quotes are text, though they look like rows
     strict: bool = False  # refuse rows without text or label, and control characters
     hold_out: float | None = 0.0  # share of rows kept from the run (None: see `held_share`)
 
@@ -115,12 +116,14 @@ class Source:
     @property
     def layout(self) -> Layout:
         """How to read a text file."""
-        return Layout(self.encoding, self.delimiter, self.strict)
+        return Layout(self.encoding, self.delimiter, self.strict, multiline=self.multiline)
 
     @property
-    def reading(self) -> dict[str, str | None]:
+    def reading(self) -> dict[str, Any]:
         """Where the texts are in a file, as plain values, for reading it in the same way again."""
-        return {n: getattr(self, n) for n in ("text", "split", "delimiter", "encoding")}
+        return {
+            n: getattr(self, n) for n in ("text", "split", "delimiter", "encoding", "multiline")
+        }
 
     @property
     def name(self) -> str:

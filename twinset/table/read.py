@@ -100,7 +100,8 @@ def read_frame(
             path, kind = stack.enter_context(_spooled(folder))
         elif written_as is not None:
             kind = FORMATS[f".{written_as}"]
-            layout = Layout(UTF8, OWN_DELIMITERS.get(kind)) if kind in OF_TEXT else layout
+            if kind in OF_TEXT:
+                layout = Layout(UTF8, OWN_DELIMITERS.get(kind), multiline=True)
         elif is_path and path.is_file():
             kind = format_of(path)
         own = OWN_DELIMITERS.get(kind or "")

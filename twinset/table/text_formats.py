@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +34,7 @@ from twinset.files.limits import (
     open_bytes,
 )
 from twinset.table import columns
-from twinset.table.columns import Piece, RowNumbers, whole_characters
+from twinset.table.columns import Piece, RowNumbers, parse_number, whole_characters
 
 UTF8 = "utf-8-sig"
 OWN_DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -61,6 +61,11 @@ _DAMAGED = re.compile("[\udc80-\udcff]")  # bytes that are escaped
 _HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _FEW_VALUES = 1000  # of a column of labels at most
+_SEVERAL = 3  # lines in a quotation: one or two may look like rows by chance
+_OVER_ROWS = (
+    "has a quotation that runs over several rows. Close it in its row, write a quote that belongs "
+    "to the text twice, or say with `multiline` that these lines are text."
+)
 _BETWEEN = re.compile(r"\s*(,?)\s*")  # items of a JSON array
 _AROUND = re.compile(
     r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\['
@@ -84,6 +89,7 @@ class Layout:
     strict: bool = False  # refuse NUL characters and damaged bytes instead of mending them
     skipped: int = 0  # lines before the header
     is_told: bool = False  # the encoding was detected
+    multiline: bool = False  # lines within quotes are text, though they look like rows
 
     def __post_init__(self) -> None:
         """Refuse unusable settings, and normalise the rest."""
@@ -256,11 +262,17 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
     """
     lines = _read_text(path, layout, rows, "")
     rest, delimiter = islice(lines, layout.skipped, None), str(layout.delimiter)
-    reader = csv.reader(rest, delimiter=delimiter, strict=True)
+    raw: list[str] = []  # lines of the next row
+
+    def kept(line: str) -> str:
+        raw.append(line)
+        return line
+
+    reader = csv.reader(map(kept, rest), delimiter=delimiter, strict=True)
     names: list[str] = []
     some: list[list[str]] = []  # rows of the next piece
-    line, known = 0, list[set[str]]()  # by column, its first distinct cells
-    doubtful: list[tuple[str, list[dict[int, str]]]] = []  # rows that one line may be
+    known: list[set[str]] = []  # by column, its first distinct cells
+    doubtful: list[tuple[str, list[dict[int, str]]]] = []  # rows whose lines may be rows
     while True:
         limit = csv.field_size_limit(MOST_CELL)  # of the process: put back before others may read
         try:
@@ -287,13 +299,21 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
         row, is_blank = rows.next, len(cells) < 2 and not "".join(cells).strip()
         rows.blank.append(b"01"[is_blank])
         if is_blank:
+            raw.clear()
             continue
-        if any(cell[:1] == " " and cell.lstrip()[:1] == cell[-1:] == '"' for cell in cells):
-            raise InputError(f"{path}: {row} has a blank before a quote. Remove the blank.")
+        written, is_long = "".join(raw), len(raw) > 1
+        raw.clear()
+        for cell in cells:  # a text in quotes may begin like that
+            if cell[:1] == " " and cell.lstrip()[:1] == cell[-1:] == '"':
+                if f"{delimiter}{cell}" in written or written.startswith(cell):
+                    raise InputError(f"{path}: {row} has a blank before a quote. Remove the blank.")
+        parts = _lines_as_rows(cells, delimiter) if is_long and not layout.multiline else []
         if not names:
             names = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]
             known = [set() for _ in names]
             check_names(names, path)
+            if any(parts):
+                raise InputError(f"{path}: the header {_OVER_ROWS}")
             yield 0, {name: pa.array([], _TEXT) for name in names}
         elif len(cells) != len(names):
             raise InputError(
@@ -303,41 +323,53 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
             )
         else:
             some.append(cells)
-            if reader.line_num > line + 1 and (lines_of := _lines_as_rows(cells, str(delimiter))):
-                doubtful.append((row, lines_of))
-        line = reader.line_num
-    few = [seen if len(seen) <= _FEW_VALUES else set() for seen in known]
+            if any(parts):
+                doubtful.append((row, parts))
     for row, parts in doubtful:
-        hits = [any(cell in few[at] for at, cell in part.items() if cell) for part in parts]
-        if 2 * sum(hits) >= len(hits):
-            raise InputError(
-                f"{path}: {row} has a quotation that runs over several rows. Close it in its row, "
-                "or write a quote that belongs to the text twice, in a cell between quotes."
-            )
+        if _are_rows(parts, known):
+            raise InputError(f"{path}: {row} {_OVER_ROWS}")
 
 
 def _lines_as_rows(cells: Sequence[str], delimiter: str) -> list[dict[int, str]]:
-    r"""Return the lines of a cell as rows, by column, if all are as wide as the row is.
+    r"""Return the lines of a row's quoted cells, each as cells by column.
 
-    A text may have such lines. A quote without its counterpart takes whole rows for one text, up to
-    a later quote, and then these lines have cells that other rows have too. Parts of the quoted
-    cell are left out.
+    A line that is not as wide as the row is empty here. Blank lines, and parts of the quoted cell
+    itself, are left out.
 
-    >>> _lines_as_rows(["long,good\nshort,bad\n5 feet", "bad"], ",")
-    [{1: 'good'}, {0: 'short', 1: 'bad'}]
-    >>> _lines_as_rows(["long, good\nand short", "bad"], ",")
-    [{1: ' good'}]
+    >>> _lines_as_rows(["long,good\nshort,bad\n\na, b, c\n5 feet", "bad"], ",")
+    [{1: 'good'}, {0: 'short', 1: 'bad'}, {}]
     """
+    found = []
     for place, cell in enumerate(cells):
-        lines = [each.split(delimiter) for each in _LINE_END.split(cell)]
+        lines = [each.split(delimiter) for each in _LINE_END.split(cell) if each.strip()]
         if len(lines) < 2:
             continue
         before, behind = [""] * place, [""] * (len(cells) - place - 1)
         lines[0], lines[-1] = [*before, "", *lines[0][1:]], [*lines[-1][:-1], "", *behind]
-        if all(len(each) == len(cells) for each in lines):
-            parts = [{at: one for at, one in enumerate(each) if one} for each in lines]
-            return [part for part in parts if part]
-    return []
+        # the first line says nothing of a last column, and the last one nothing of a first
+        for line in lines[not behind : None if before else -1]:
+            is_row = len(line) == len(cells)
+            found.append({n: each for n, each in enumerate(line) if each} if is_row else {})
+    return found
+
+
+def _are_rows(lines: Sequence[Mapping[int, str]], known: Sequence[set[str]]) -> bool:
+    """Return whether lines within a quotation are rows, which a lone quote took for one text.
+
+    Most of them have a cell that other rows of the file have too, or a number where their column
+    has numbers. Or there are many, and nearly all are as wide as a row. `known` are some cells of
+    each column.
+    """
+    few = [seen if len(seen) <= _FEW_VALUES else set() for seen in known]
+    numbers = [bool(seen - {""}) and None not in map(parse_number, seen - {""}) for seen in known]
+    alike = sum(any(cell in few[at] for at, cell in line.items()) for line in lines)
+    spelt = sum(
+        any(numbers[at] and parse_number(cell) is not None for at, cell in line.items())
+        for line in lines
+    )
+    wide = sum(map(bool, lines))
+    are_most = 2 * alike > len(lines) or (spelt >= _SEVERAL and 2 * spelt > len(lines))
+    return are_most or (wide >= 2 * _SEVERAL and 10 * wide >= 9 * len(lines))
 
 
 def _json_items(
