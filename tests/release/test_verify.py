@@ -5,6 +5,7 @@ import json
 import random
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -224,6 +225,8 @@ def test_a_statement_of_too_many_events_or_bytes_is_refused_before_it_is_compose
     monkeypatch.setattr("twinset.release.verify.guarantee", None)  # is never asked
     hand_over(tmp_path, ledger(different))
     assert "more than 8 events that differ" in refusal(tmp_path)
+    hand_over(tmp_path, ledger(tuple(replace(e, sample_rate=0.1) for e in different[:3])))
+    assert "more than 2 events that differ and sample records" in refusal(tmp_path)
     hand_over(tmp_path, ledger((SubsampledGaussian(9.0, 0.1, 2 * 10**7), different[0])))
     assert "more than 20,000,000 steps" in refusal(tmp_path)
     hand_over(tmp_path)

@@ -1,9 +1,12 @@
 """Every messy table is read, and what was done to it is said; or refused in one line."""
 
+import gzip
 import io
+import json
 import re
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.helpers.refusals import SECRET, refusal
@@ -55,13 +58,23 @@ def test_a_messy_table_is_refused_in_one_line(tmp_path, name):
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("data", [cells(sep=";").encode(), jsonl(lines()), b" [{}]"])
+PIPED = [
+    cells(sep=";").encode(),
+    b" " * 2000 + jsonl(lines()),
+    json.dumps(lines(), indent=1).encode("utf-16"),
+    b" [{}]",
+    b"[id],{more}\n1,2\n",
+    b"{id},more\n1,2\n",
+]
+
+
+@pytest.mark.parametrize("data", PIPED)
 @pytest.mark.parametrize("by_pieces", [False, True])
 def test_a_table_comes_by_standard_input(tmp_path, monkeypatch, data, by_pieces):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
     frame = read_frame("-", folder=tmp_path if by_pieces else None)
-    if data.startswith(b" "):
-        assert frame.shape == (1, 0)
+    if len(data) < 20:
+        assert frame.shape == ((1, 0) if data.startswith(b" ") else (1, 2))
     else:
         assert frame["review"].tolist() == TEXTS and list(frame) == list(HEADER)
     assert list(tmp_path.iterdir()) == []
@@ -71,3 +84,6 @@ def test_errors_name_standard_input(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"a,b\n{SECRET}\n".encode())))
     message = refusal(read_frame, "-", folder=tmp_path)
     assert message.startswith("standard input: row 2 has 1 cells")
+    for data in (gzip.compress(b"a,b"), pa.compress(b"a,b", "zstd", asbytes=True), b"PAR1\x15"):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+        assert "Unpack it, or name the file" in refusal(read_frame, "-", folder=tmp_path)

@@ -152,9 +152,13 @@ def test_saved_folders(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     for folder, split, part in [
         ("two", None, "choose a split with `split`: train, test"),
+        ("one", "train", "has no splits. Leave `split` out"),
         ("other", None, "not a folder saved by datasets.save_to_disk"),
     ]:
         assert part in refusal(read_frame, tmp_path / folder, split)
+    stream = data.to_iterable_dataset()
+    assert read_frame(stream)["text"].tolist() == ["a", "b"]
+    assert "no stated types. Give" in refusal(read_frame, stream.map(dict))
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:

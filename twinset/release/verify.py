@@ -34,7 +34,10 @@ from twinset.table.read import FORMATS, read_frame
 TOLERANCE = 1e-4  # relative. ε differs so much between releases of numpy and scipy.
 WITNESS_TOLERANCE = 0.01  # relative. The witness's own error is up to 1 %, and usually 0.1 %.
 MOST_EVENTS = 10_000
-MOST_KINDS = 8  # of events that differ, which take seconds to compose. A run has six at most
+MOST_KINDS = 8  # of events that differ. A run has six at most
+# Of these, the ones that sample records. A run has one. They are composed for every stated ε:
+# two, with privacy weights and a group, take about ten seconds.
+MOST_SAMPLED = 2
 MOST_STEPS = 20_000_000  # in all: more ask for finer grids. `steps` allows half as many
 
 CANNOT_SHOW = (
@@ -192,10 +195,12 @@ def _read_statement(path: Path) -> dict[str, Any]:
     # Steps of one kind are composed together, however many events have them.
     plain = [event for event in events if isinstance(event, dict)]
     kinds = {json.dumps({**event, "steps": 0}) for event in plain}
+    sampled = [kind for kind in kinds if json.loads(kind).get("sample_rate", 1) != 1]
     steps = sum(event["steps"] for event in plain if type(event.get("steps")) is int)
     for number, most, what in (
         (len(events), MOST_EVENTS, "events"),
         (len(kinds), MOST_KINDS, "events that differ"),
+        (len(sampled), MOST_SAMPLED, "events that differ and sample records"),
         (steps, MOST_STEPS, "steps"),
     ):
         _expect(number <= most, path, f"has more than {most:,} {what}, too many to compose")

@@ -408,6 +408,8 @@ def load_dataset(name: str, split: str | None) -> Reader:
             raise InputError(
                 f"{name}: not a folder saved by datasets.save_to_disk. {remedy}."
             ) from None
+        if split is not None and not isinstance(loaded, DatasetDict) and loaded.split is None:
+            raise InputError(f"{name}: has no splits. Leave `split` out")
         by_name = loaded if isinstance(loaded, DatasetDict) else {str(loaded.split): loaded}
         splits = list(by_name)
         found = by_name.get(splits[0] if split is None and len(splits) == 1 else split)
@@ -436,6 +438,9 @@ def load_dataset(name: str, split: str | None) -> Reader:
 
 def read_dataset(data: Any, source: str) -> Reader:
     """Return pieces and schema of a `datasets.Dataset`."""
+    if data.features is None:  # of a stream that was mapped or comes from a function
+        remedy = "Give `features=` to what made it, or give `list(data)`"
+        raise InputError(f"{source}: its columns have no stated types. {remedy}")
     schema = data.features.arrow_schema
     check_names(schema.names, source)
     tables = data.with_format("arrow").iter(columns.ROWS_AT_ONCE)

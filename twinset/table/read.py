@@ -11,12 +11,14 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import shutil
 import sys
 import zlib
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import IO, Any, cast
@@ -53,6 +55,9 @@ _REMEDIES[".txt"] = "Rename it to .csv, .tsv or .jsonl, by what it holds"
 # As OWASP's "CSV injection" lists them. The last four are = + - @ in full width.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 STDIN = "-"
+_JSON = re.compile(rb"""\{\s*(["}]|\Z)|\[\s*([][{]|\Z)""")  # a table of CSV may begin with [ or {
+# gzip, Zstandard, bzip2, ZIP and Excel, Parquet, Feather
+_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"PK\3\4", b"PAR1", b"ARROW1")
 UNNAMED = "FILE"  # in commands to paste, which cannot read standard input again
 
 
@@ -178,9 +183,14 @@ def _spooled(folder: Path | None) -> Iterator[tuple[Path, str]]:
         shutil.copyfileobj(sys.stdin.buffer, file)
         file.flush()
         file.seek(0)
-        start = file.read(1000).lstrip(b"\xef\xbb\xbf \r\n\t\0\xff\xfe")
+        start = b""
+        for block in iter(partial(file.read, 1000), b""):
+            if start := block.lstrip(b"\xef\xbb\xbf \r\n\t\0\xff\xfe"):
+                break
+        if start.startswith(_PACKED):
+            raise InputError("standard input: holds no text. Unpack it, or name the file")
         try:
-            yield path, "json" if start.startswith((b"{", b"[")) else "csv"
+            yield path, "json" if _JSON.match(start.replace(b"\0", b"")) else "csv"
         except InputError as error:
             raise InputError(str(error).replace(str(path), "standard input")) from None
 
