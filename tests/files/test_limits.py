@@ -51,8 +51,8 @@ INFLATES = "inflates to more than 100 times its size"
     ("file", "content", "said"),
     [
         ("many.jsonl", MANY, "more than 2000 columns. Remove"),
-        ("sparse.jsonl", SPARSE, "columns are missing in most rows; keep"),
-        ("open.csv", OPEN, "more than 10000000 characters; look for a quoted cell"),
+        ("sparse.jsonl", SPARSE, "columns are missing in most rows. Keep"),
+        ("open.csv", OPEN, "more than 10000000 characters. Look for a quoted cell"),
         ("t.jsonl.gz", '{"review": "x"}\n' * 100_000, INFLATES),
         ("corpus.txt.gz", "x\n\n" * 1_000_000, INFLATES),
     ],

@@ -240,7 +240,7 @@ REFUSED = {  # the last two show in the first batch
     "scaled embedding": (lambda: gemma(True), "embed_tokens is a GemmaTextScaledWordEmbedding"),
     "one plus weight": (lambda: gemma(False), "input_layernorm is a GemmaRMSNorm"),
     "experts": (lambda: gpt2_with(Expert(), "transformer.h.0.mlp"),
-                "rows shared or in another order"),
+                "mixes or reorders its rows"),
     "no part": (lambda: gpt2_with(nn.Linear(2, 2).double(), "spare"), "took no part in the loss"),
 }  # fmt: skip
 

@@ -73,7 +73,7 @@ def test_a_run_that_ends_early_leaves_existing_files(tmp_path, error, older):
 def test_an_older_run_is_kept_without_overwrite_and_else_replaced_whole(tmp_path):
     with RunFolder.create(tmp_path / "run") as run:
         write_text(run.internal / "old", "old")
-    with pytest.raises(InputError, match="`overwrite=True` to replace it, or another `run`"):
+    with pytest.raises(InputError, match="Use `overwrite=True`, or name another `run`"):
         make(tmp_path / "run", "second")
     assert tree(tmp_path)["run/internal/old"] == "old"
     make(tmp_path / "run", "second", overwrite=True)
