@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LINES = {
     "twinset": (22_000, 20_500),
     "twinset/commandline": (1_062, 900),
-    "twinset/run": (2_653, 2_200),
-    "twinset/table": (3_530, 2_600),
+    "twinset/run": (2_660, 2_200),
+    "twinset/table": (3_550, 2_600),
     "twinset/sampling": (2_200, 2_200),
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
