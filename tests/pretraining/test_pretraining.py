@@ -134,7 +134,10 @@ def test_killed_or_stopped_it_ends_with_the_same_weights(scratch, tmp_path, caps
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [("--base-model private", "was trained on private records"), ("--output mine", "holds other files")],
+    [
+        ("--base-model private", "was trained on private records"),
+        ("--output mine", "holds other files"),
+    ],
 )
 def test_impossible_inputs_are_refused_in_one_line(more, message, capsys):
     for name in ("private/twinset.json", "mine/thesis.txt"):
