@@ -306,7 +306,8 @@ def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
     is_far = {"maximise": little, "minimise": much, "match": little or much}[twin.goal]
     if found.tone == "mixed" and is_far:
         found = replace(found, answer="No", tone="bad")
-    return replace(found, line=f"{first.title} {both}. {found.line}", reasons=reasons)
+    line = f"{first.title} {both}. {found.line[:1].upper()}{found.line[1:]}"
+    return replace(found, line=line, reasons=reasons)
 
 
 def find_deciding(measured: Sequence[Measured]) -> list[Group]:
