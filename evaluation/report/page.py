@@ -194,7 +194,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         headlines=headlines,
         notes=[
             *map(STALE.format, stale),
-            *(with_flags(note) for each in found.values() for note in each.notes),
+            *dict.fromkeys(with_flags(note) for each in found.values() for note in each.notes),
         ],
         sections=[
             {
