@@ -194,8 +194,8 @@ def _read_statement(path: Path) -> dict[str, Any]:
     events = events if isinstance(events, list) else []
     # Steps of one kind are composed together, however many events have them.
     plain = [event for event in events if isinstance(event, dict)]
-    kinds = {json.dumps({**event, "steps": 0}) for event in plain}
-    sampled = [kind for kind in kinds if json.loads(kind).get("sample_rate", 1) != 1]
+    kinds = {json.dumps({**event, "steps": 0}): event for event in plain}
+    sampled = [event for event in kinds.values() if event.get("sample_rate", 1) != 1]
     steps = sum(event["steps"] for event in plain if type(event.get("steps")) is int)
     for number, most, what in (
         (len(events), MOST_EVENTS, "events"),

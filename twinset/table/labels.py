@@ -438,12 +438,10 @@ def dtype_name(column: pd.Series, values: Sequence[LabelValue]) -> str:
     if not facts.states_types:
         return own
     if facts.types is None and not isinstance(column.dtype, pd.CategoricalDtype):
-        if isinstance(column.dtype, pd.ArrowDtype):
-            stated = str(pd.Series(list(values)).convert_dtypes(dtype_backend="pyarrow").dtype)
-        elif isinstance(column.dtype, ExtensionDtype) and own != stated:
-            stated = str(pd.Series(list(values)).convert_dtypes().dtype)
-        else:
-            stated = own
+        is_nullable = isinstance(column.dtype, ExtensionDtype) and own != stated
+        family = "pyarrow" if isinstance(column.dtype, pd.ArrowDtype) else "numpy_nullable"
+        widest = pd.Series(list(values)).convert_dtypes(dtype_backend=family).dtype
+        stated = str(widest) if is_nullable else own
     elif facts.types is not None and stated in ("float64", "object"):
         stated = facts.types.get(str(column.name), stated)
     if not stated or stated.startswith(_CONVERTED) or (stated == "object" and own != "str"):
