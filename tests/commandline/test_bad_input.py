@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.helpers.commands import (
     GOOD,
@@ -182,3 +183,13 @@ def test_unexpected_errors_do_not_show_their_message(good_table, generate, monke
         assert generate("t.csv").err == said
     monkeypatch.setenv("TWINSET_DEBUG", "1")
     assert MARKER in generate("t.csv").err  # asked for
+
+
+def test_a_device_without_memory_left_ends_in_a_remedy(good_table, generate, monkeypatch):
+    def full(*_, **__):
+        raise torch.OutOfMemoryError(f"tried to allocate {MARKER}")
+
+    monkeypatch.setattr("twinset.run.story.records_from_frame", full)
+    outcome = generate("t.csv")
+    assert outcome.code == 1 and MARKER not in outcome.err
+    assert "memory ran out" in outcome.err and "--sample-batch" in outcome.err

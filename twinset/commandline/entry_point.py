@@ -20,6 +20,7 @@ from typing import NoReturn
 import typer
 
 from twinset.errors import InputError, Stopped, VerificationError, printable
+from twinset.models.device import is_out_of_memory
 from twinset.table.schema import written_line
 
 STOPPED = 130  # exit code
@@ -95,6 +96,11 @@ def describe_end(error: BaseException) -> tuple[str, int]:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "twinset"
         return f"error: {error.format_message().rstrip('.')}. See {command} --help.", 2
+    if isinstance(error, RuntimeError) and is_out_of_memory(error):
+        return (
+            "error: memory ran out. Close other programs, or take a smaller --sample-batch or "
+            "--physical-tokens. A run that began continues with --resume."
+        ), 1
     # Its message may quote a record, so only the last place in twinset's own code is shown.
     roots = (HOME / "cli.py", HOME / "twinset", HOME / "evaluation")
     frames = traceback.extract_tb(error.__traceback__)

@@ -54,7 +54,7 @@ def test_seeds_are_paired():
     assert high - low > 10
 
 
-@pytest.mark.parametrize("paper", [*PAPERS, "bench.arms"])
+@pytest.mark.parametrize("paper", [*PAPERS, "bench.arms", "bench.sizes"])
 def test_a_paper_lists_its_arms_and_compares_only_these(paper, capsys):
     study = importlib.import_module(f"evaluation.{paper}").STUDY
     run_study(study, ["--dry-run", "--seeds", "2"])
