@@ -4,6 +4,7 @@ import csv
 import gzip
 import json
 import re
+import shutil
 import time
 from pathlib import Path
 from zipfile import ZipFile
@@ -20,7 +21,9 @@ from tests.helpers.refusals import refusal
 from twinset.config.options import merge
 from twinset.errors import first_line
 from twinset.files import limits
+from twinset.files.atomic import write_checksums
 from twinset.pretraining.corpus import read_corpus
+from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.table.read import read_frame
 from twinset.table.records import records_from_frame
 from twinset.table.schema import Schema
@@ -263,6 +266,30 @@ def test_labels_that_have_too_many_combinations():
     said = "labels l0, l1, l2, l3 have more than 10000 combinations. Name fewer"
     records, _ = records_from_frame(frame, "review", list(columns))
     refused(lambda: records.schema.combinations, said)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "word", "most", "said"),
+    [
+        ("{label}" * 3000, "w" * 3000, 10**7, "prompts exceed 10000 characters"),
+        ("{label}:", "", 5, "all prompts together exceed 5 characters"),
+    ],
+    ids=["one", "all"],
+)
+def test_prompts_that_are_large_in_a_small_model(
+    tiny_run, tmp_path, monkeypatch, pattern, word, most, said
+):
+    monkeypatch.setattr("twinset.table.tokenization.MOST_CELL", most)
+    model = shutil.copytree(tiny_run / "r" / "model", tmp_path / "model")
+    data = json.loads((model / DESCRIPTION).read_text("utf-8"))
+    (attribute,) = data["schema"]["attributes"]
+    values = [f"{value}{word}" for value in attribute["values"]]
+    wording = {attribute["name"]: dict(zip(attribute["values"], values, strict=True))}
+    pattern = pattern.replace("label", attribute["name"])
+    data["template"] |= {"pattern": pattern, "wording": wording}
+    (model / DESCRIPTION).write_text(json.dumps(data), "utf-8")
+    write_checksums(model)
+    refused(lambda: TwinModel.load(model), said)
 
 
 # --- other files ----------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Base models from folders, assets, the hub and this package: from their own safetensors alone."""
 
+import base64
 import json
 import math
 import os
@@ -28,6 +29,7 @@ from twinset.models.base_model import (
     INDEX,
     WEIGHTS,
     ModelFiles,
+    check_growth,
     context_length,
     load_base,
     plain_values,
@@ -115,7 +117,25 @@ def renamed(folder: Path) -> None:
     configured(transformers_weights="other.safetensors")(folder)
 
 
+def steps(**parts):
+    """Put steps into a tokenizer."""
+    return configured("tokenizer.json", **parts)
+
+
+DOUBLE = {"pattern": {"String": "w"}, "content": "ww"}
+TWELVE = {"type": "Sequence", "normalizers": [{"type": "Replace"} | DOUBLE] * 12}
+NESTED = {"type": "Sequence", "normalizers": [{"normalizers": [DOUBLE] * 6}] * 2}  # no types
+BYTES_OF_BYTES = {"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 6}
+BETWEEN = {"type": "Replace", "pattern": {"Regex": "q*"}, "content": "x" * 3000}
+ALL_TEXTS = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
+AGAIN = {"type": "TemplateProcessing", "single": ALL_TEXTS[:1] * 3001, "pair": ALL_TEXTS}
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
 NAMES = "must name .safetensors files of the same folder and nothing else. Fetch"
+LONGER = "tokenizer.json may make texts 3000 times longer. Fetch"
 BYTES = "numbers and the weights have .* bytes. Fetch"
 SPOILT = {
     "only a pickle": (only_pickle, "pickles .* are never loaded. Convert it"),
@@ -134,6 +154,18 @@ SPOILT = {
     "upwards": (weights_at("../elsewhere.safetensors"), NAMES),
     "other weights": (renamed, "no .safetensors weights under the names"),
     "wide": (configured(n_embd=10**6), BYTES),
+    "doubled": (steps(normalizer=TWELVE), LONGER),
+    "doubled in two ways": (steps(normalizer=NESTED), LONGER),
+    "as a list": (steps(normalizer=[[[{"String": "w"}, "w" * 3001]]]), LONGER),
+    "between letters": (steps(normalizer=BETWEEN), LONGER),
+    "bytes of bytes": (steps(normalizer=BYTES_OF_BYTES), LONGER),
+    "a mapped letter": (
+        steps(normalizer={"type": "Precompiled", "precompiled_charsmap": b64(bytes(4) + b"a\0" + b"b" * 3001)}),
+        LONGER,
+    ),
+    "repeated": (steps(post_processor=AGAIN | {"special_tokens": {}}), LONGER),
+    "decoded": (steps(decoder={"type": "Replace"} | DOUBLE | {"content": "w" * 3001}), LONGER),
+    "no steps": (steps(normalizer=[1]), "tokenizer.json is damaged"),
 }
 
 
@@ -156,6 +188,21 @@ def test_a_folder_that_cannot_be_used_leads_elsewhere_or_fills_memory(
 ):
     spoil(model_copy)
     assert re.search(message, refusal(load_base, str(model_copy))) and pickles == []
+
+
+def test_the_longest_steps_of_known_tokenizers_are_taken():
+    """ALBERT's, and Llama's. GPT-2's are those of most tests."""
+    quotes = [DOUBLE | {"pattern": {"String": mark * 2}, "content": '"'} for mark in "`'"]
+    mapped = {"precompiled_charsmap": b64(bytes(4) + b"a" * 18)}
+    kinds = [{"type": kind} for kind in ("NFKD", "StripAccents", "Lowercase")]
+    blanks = {"pattern": {"Regex": " {2,}"}, "content": " "}
+    albert = [*quotes, *kinds, {"type": "Precompiled"} | mapped, blanks]
+    space = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+    llama = [{"type": "Prepend", "prepend": "▁"}, {"pattern": {"String": " "}, "content": "▁"}]
+    for normalizers in (albert, llama):
+        before = {"type": "Sequence", "normalizers": normalizers}
+        parts = {"normalizer": before, "pre_tokenizer": space, "decoder": space}
+        check_growth({"version": "1.0", "truncation": None, "padding": None} | parts, "m")
 
 
 def test_the_pickles_would_be_loaded(model_copy, pickles):

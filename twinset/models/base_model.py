@@ -8,10 +8,12 @@ to the files that were chosen here, with configurations of plain values only (`M
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import io
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -271,14 +273,18 @@ def locate_model(name: str, say: Say = silent) -> tuple[Path, str, str]:
 
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-CONFIG, TOKENIZER_CONFIG = "config.json", "tokenizer_config.json"
+CONFIG, TOKENIZER_CONFIG, TOKENIZER = "config.json", "tokenizer_config.json", "tokenizer.json"
 PEFT_CONFIG, ADAPTER = "adapter_config.json", "adapter.safetensors"
 FACTS = "pretraining.json"  # what `twinset pretrain` writes about a model
 MOST_BYTES = 50_000_000  # of a configuration or an index
 MOST_PARTS = 1000  # layers, or experts in one layer
 SPARE = 2**28  # numbers that a model may have in addition to its weights: masks, positions
+MOST_GROWTH = 3000  # of a text in a tokenizer. ALBERT's, the longest known, comes to 2592.
+# How many characters a step makes of one, at most. Others make none, or state them.
+_GROWTH = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18, "BertNormalizer": 18, "Lowercase": 2}
+_GROWTH |= {"ByteLevel": 4, "Metaspace": 2}
 _PARTS = re.compile(r"(layers?|experts|blocks|stages)$")
-_TOKENIZER = [TOKENIZER_CONFIG, "tokenizer.json", "special_tokens_map.json", "added_tokens.json"]
+_TOKENIZER = [TOKENIZER_CONFIG, TOKENIZER, "special_tokens_map.json", "added_tokens.json"]
 _TOKENIZER += ["vocab.json", "vocab.txt", "merges.txt"]
 # Entries that make transformers load something else, or fetch an implementation.
 _STEERING = set(
@@ -376,6 +382,8 @@ class ModelFiles:
         """Yield a folder that has these files and no others."""
         with TemporaryDirectory(prefix="twinset-model-") as made:
             for file in (*self.weights, *self.others):
+                if file == TOKENIZER:
+                    check_growth(_read_object(self.folder / file, self.name), self.name)
                 if file not in (CONFIG, TOKENIZER_CONFIG, INDEX):
                     Path(made, file).symlink_to((self.folder / file).resolve())
                     continue
@@ -413,6 +421,50 @@ def plain_values(data: Any, name: str = "the model") -> Any:
         for key, value in data.items()
         if key not in _STEERING and not key.endswith(_STEERING_ENDS)
     }
+
+
+def check_growth(data: Mapping[str, Any], name: str) -> None:
+    """Refuse a tokenizer whose few bytes make a short text fill all memory.
+
+    A `Replace` may double a letter, and forty of them do so forty times. Loading a tokenizer
+    already runs its steps, so the library reads these alone. It knows several spellings of each,
+    and writes one.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        empty = {"model": {"type": "WordLevel", "vocab": {}, "unk_token": ""}, "added_tokens": []}
+        steps = json.loads(Tokenizer.from_str(json.dumps({**data, **empty})).to_str())
+        before = [steps["normalizer"], steps["pre_tokenizer"]]
+        grown = max(map(_growth, (before, steps["post_processor"], steps["decoder"])))
+    except Exception as error:  # the library's own errors have no other class
+        why = first_line(error)
+        raise InputError(f"{name} cannot be loaded: {TOKENIZER} is damaged ({why}).") from None
+    if grown > MOST_GROWTH:
+        raise InputError(
+            f"{name}: {TOKENIZER} may make texts {MOST_GROWTH} times longer. Fetch the model again."
+        )
+
+
+def _growth(step: Any) -> float:
+    """Return how many times longer a step of a tokenizer makes a text, in characters at most."""
+    if isinstance(step, list):
+        return math.prod(map(_growth, step), start=1.0)
+    if not isinstance(step, dict):
+        return 1.0
+    grown = _GROWTH.get(step.get("type"), 1) * _growth([*step.values()])
+    # An expression may match nothing, and what it is replaced by is put between all letters.
+    replaced = len(step.get("pattern", {}).get("String", ""))
+    for text in (step[key] for key in ("content", "prepend") if key in step):
+        grown *= max(1, len(text) / replaced) if replaced else 1 + len(text)
+    for key in ("single", "pair", "ids"):  # a template of several texts and special tokens
+        grown *= max(1, len(step.get(key, ())))
+    if table := step.get("precompiled_charsmap"):
+        # the size of an index, the index, and the texts that it refers to
+        data = base64.b64decode(table)
+        texts = data[4 + int.from_bytes(data[:4], "little") :].decode().split("\0")
+        grown *= max(map(len, texts))
+    return grown
 
 
 def _read_object(path: Path, name: str) -> dict[str, Any]:

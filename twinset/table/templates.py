@@ -62,6 +62,11 @@ class Template:
             name: self.wording.get(name, {}).get(plain(value), plain(value))
             for name, value in zip(self.attributes, combination, strict=True)
         }
+        # a few placeholders of long values come to gigabytes, so they are counted first
+        named = PLACEHOLDER.findall(self.pattern)
+        size = len(self.pattern) + sum(len(plain(words[name])) - len(name) - 2 for name in named)
+        if size > MOST_PROMPT:
+            raise InputError(f"prompts exceed {MOST_PROMPT} characters with their labels. Cut them.")
         return fill(self.pattern, words)
 
     @classmethod
@@ -183,8 +188,6 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
     first: dict[str, Combination] = {}  # two combinations that the model could not tell apart
     for combination in schema.combinations:
         prompt = template.render(combination)
-        if len(prompt) > MOST_PROMPT:
-            raise InputError(f"{template.name}: prompts exceed {MOST_PROMPT} characters. Cut them.")
         twin = first.setdefault(prompt, combination)
         if twin is not combination:
             raise InputError(

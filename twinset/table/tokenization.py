@@ -25,6 +25,7 @@ import torch
 
 from twinset.errors import InputError
 from twinset.files.atomic import flush, write_json
+from twinset.files.limits import MOST_CELL
 from twinset.privacy.clipping import Sequences
 from twinset.table.columns import Picked, some_at_once
 from twinset.table.records import Records
@@ -153,7 +154,10 @@ def prompt_tokens(
     template: Template, combinations: Sequence[Combination], tokenizer: Any
 ) -> dict[Combination, list[int]]:
     """Return the ids of each combination's prompt. The text follows after one space."""
-    return {c: tokenizer.encode(template.render(c), add_special_tokens=False) for c in combinations}
+    texts = {c: template.render(c) for c in combinations}
+    if sum(map(len, texts.values())) > MOST_CELL:  # a token may take forty bytes
+        raise InputError(f"all prompts together exceed {MOST_CELL} characters. Cut them.")
+    return {c: tokenizer.encode(text, add_special_tokens=False) for c, text in texts.items()}
 
 
 def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens: int) -> int:
