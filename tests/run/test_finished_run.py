@@ -9,7 +9,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.commands import GOOD, arguments, call, snapshot
-from twinset.files.atomic import write_checksums
+from twinset.files.atomic import sha256_file, write_checksums
 from twinset.models.base_model import WEIGHTS, ModelFiles
 from twinset.release.verify import verify
 
@@ -83,6 +83,22 @@ def test_a_model_of_another_ledger_is_not_the_runs(printed):
     assert refused.code == 1 and "model: is damaged: model/ledger.json" in refused.err
     write_checksums(Path("r/model"))
     assert "is not the ledger of privacy.json" in call("verify", "r").err
+
+
+@pytest.mark.parametrize("listed", ["../secret", "/secret", "link", "list", "number"])
+def test_checksums_of_others_lead_to_no_other_folder(printed, listed):
+    """Else `verify` would tell whether a file is there, and what is in it."""
+    path, secret = Path("r/model/checksums.json"), Path("r/secret")
+    secret.write_text("yes")
+    hashes, name = json.loads(path.read_text()), listed
+    if listed == "/secret":
+        name = str(secret.absolute())
+    Path("r/model/link").symlink_to("../secret")
+    hashes[name] = 0 if listed == "number" else sha256_file(secret)
+    path.write_text(json.dumps([*hashes.items()] if listed == "list" else hashes))
+    refused = call("verify", "r")
+    said = "model/link is missing, or a link" if listed == "link" else "checksums.json is missing"
+    assert refused.code == 1 and said in refused.err and refused.err.count("\n") == 1
 
 
 def test_a_finished_run_with_other_options_is_refused(printed):

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import run_python
+from tests.helpers.refusals import no_hang
 from twinset.errors import InputError
 from twinset.files.atomic import append_json, write_json, write_text
-from twinset.run.run_folder import RunFolder
+from twinset.run.run_folder import RunFolder, is_abandoned
 
 
 def tree(folder: Path) -> dict[str, str]:
@@ -104,13 +105,18 @@ def of_somebody_else(place: Path, monkeypatch) -> None:
         ("aside", lambda place, patch: place.mkdir(0o770)),
         ("replaced", lambda place, patch: place.mkdir(0o755)),
         ("lock", lambda place, patch: place.symlink_to("elsewhere")),
+        ("lock", lambda place, patch: os.mkfifo(place)),
     ],
 )
 def test_a_hidden_place_that_others_made_or_can_open_is_refused(tmp_path, monkeypatch, what, lay):
     lay(tmp_path / f".run.{what}", monkeypatch)
-    with pytest.raises(InputError):
+    with pytest.raises(InputError), no_hang():
         make(tmp_path / "run")
     assert os.listdir(tmp_path) == [f".run.{what}"]
+    if what == "lock":
+        (tmp_path / ".run.partial").mkdir()
+        with pytest.raises((InputError, OSError)), no_hang():
+            is_abandoned(tmp_path / "run")
 
 
 def test_a_second_run_on_the_same_folder_is_refused(tmp_path):

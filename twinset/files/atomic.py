@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from filelock import FileLock
 
-from twinset.errors import InputError
+from twinset.errors import DAMAGED, InputError
 from twinset.files.limits import read_text
 
 CHECKSUMS = "checksums.json"
@@ -150,21 +150,33 @@ def fault(folder: Path) -> str | None:
         return f"{folder.name}/{CHECKSUMS} is missing or damaged"
     for name in sorted(hashes.keys() - {CHECKSUMS}):
         path = folder / name
-        if not path.is_file():
-            return f"{folder.name}/{name} is missing"
+        if not path.is_file() or leads_away(path):
+            return f"{folder.name}/{name} is missing, or a link to another folder"
         if sha256_file(path) != hashes[name]:
             return f"{folder.name}/{name} was cut off or altered"
     return None
 
 
+def leads_away(path: Path) -> bool:
+    """Return whether a file is a link that leaves its folder.
+
+    The hub's cache keeps files under `blobs` and links to them under `snapshots`.
+    """
+    home = path.parent.resolve()
+    homes = [home, home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [home]
+    return not any(path.resolve().is_relative_to(each) for each in homes)
+
+
 def listed(folder: Path) -> dict[str, str]:
     """Return the hashes of the files that a folder's checksums list. Their own file has none.
 
-    If that file is missing or damaged, nothing is listed.
+    If that file is missing or damaged, or lists a file of another folder, nothing is listed.
     """
     try:
-        return {CHECKSUMS: ""} | dict(json.loads(read_text(folder / CHECKSUMS)))
-    except (OSError, ValueError, TypeError):
+        hashes = json.loads(read_text(folder / CHECKSUMS))
+        is_right = all(Path(n).name == n and isinstance(h, str) for n, h in hashes.items())
+        return {CHECKSUMS: "", **hashes} if is_right else {}
+    except DAMAGED:
         return {}
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinset.bounds import check_options
 from twinset.errors import DAMAGED, InputError, first_line
-from twinset.files.atomic import cache_dir, only_process, replacing, sha256_file
+from twinset.files.atomic import cache_dir, leads_away, only_process, replacing, sha256_file
 from twinset.files.limits import read_text
 from twinset.models.assets import (
     ASSETS,
@@ -345,13 +345,8 @@ class ModelFiles:
                     "nothing else. Fetch the model again."
                 )
 
-        # The target of a link becomes part of the model, so it must stay in the folder. The hub's
-        # cache keeps files under `blobs` and links to them under `snapshots`.
-        homes = [folder.resolve()]
-        if homes[0].parent.name == "snapshots":
-            homes.append(homes[0].parents[1] / "blobs")
-        for file in (*weights, *others):
-            if not any((folder / file).resolve().is_relative_to(home) for home in homes):
+        for file in (*weights, *others):  # the target of a link becomes part of the model
+            if leads_away(folder / file):
                 raise InputError(f"{name}: {file} is a link to another folder. Copy the file here.")
         return cls(folder, name, tuple(weights), tuple(others))
 

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -72,11 +72,11 @@ def is_abandoned(final: Path) -> bool:
     """Tell whether a run was killed here before its first checkpoint, so it cannot be resumed."""
     if not place_near(final, "partial").exists() or is_unfinished(final):
         return False
-    with suppress(FileNotFoundError), open(place_near(final, "lock")) as file:
-        try:
+    try:
+        with suppress(FileNotFoundError), open_lock(final) as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # a living run holds the lock
-            return False
+    except BlockingIOError:  # a living run holds the lock
+        return False
     return True
 
 
@@ -251,14 +251,27 @@ def check_own(hidden: Path) -> None:
             )
 
 
+def open_lock(final: Path, more: int = 0) -> IO[bytes]:
+    """Open the lock file next to `final`. Its name is easy to guess, and others may take it first.
+
+    A link is not followed. A pipe, which would wait for a second process, is not waited for.
+    """
+    path = place_near(final, "lock")
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | more
+    file = open(os.open(path, flags, 0o600), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise InputError(f"{path}: is no file of a run. Remove it, or choose another `run`.")
+    return file
+
+
 @contextmanager
 def hold_lock(final: Path) -> Iterator[None]:
     """Hold the lock file next to `final`. The kernel frees it whenever the process dies."""
     path, is_there = place_near(final, "lock"), False
     while not is_there:  # its last holder may remove the file between our open and our lock
         with ExitStack() as stack:
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW  # no link of others
-            file = stack.enter_context(os.fdopen(os.open(path, flags, 0o600), "a"))
+            file = stack.enter_context(open_lock(final, os.O_CREAT))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
