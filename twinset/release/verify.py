@@ -35,8 +35,8 @@ TOLERANCE = 1e-4  # relative. ε differs so much between releases of numpy and s
 WITNESS_TOLERANCE = 0.01  # relative. The witness's own error is up to 1 %, and usually 0.1 %.
 MOST_EVENTS = 10_000
 MOST_KINDS = 8  # of events that differ. A run has six at most
-# Of these, the ones that sample records. A run has one. They are composed for every stated ε:
-# two, with privacy weights and a group, take about ten seconds.
+# Of these, the ones that sample records. A run has one. They are composed for every stated ε: the
+# slowest two that were found, with privacy weights and a group, take half a minute.
 MOST_SAMPLED = 2
 MOST_STEPS = 20_000_000  # in all: more ask for finer grids. `steps` allows half as many
 
