@@ -134,6 +134,7 @@ AGAIN = {"type": "TemplateProcessing", "single": ALL_TEXTS[:1] * 3001, "pair": A
 def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
+
 NAMES = "must name .safetensors files of the same folder and nothing else. Fetch"
 LONGER = "tokenizer.json may make texts 3000 times longer. Fetch"
 BYTES = "numbers and the weights have .* bytes. Fetch"
@@ -160,7 +161,12 @@ SPOILT = {
     "between letters": (steps(normalizer=BETWEEN), LONGER),
     "bytes of bytes": (steps(normalizer=BYTES_OF_BYTES), LONGER),
     "a mapped letter": (
-        steps(normalizer={"type": "Precompiled", "precompiled_charsmap": b64(bytes(4) + b"a\0" + b"b" * 3001)}),
+        steps(
+            normalizer={
+                "type": "Precompiled",
+                "precompiled_charsmap": b64(bytes(4) + b"a\0" + b"b" * 3001),
+            }
+        ),
         LONGER,
     ),
     "repeated": (steps(post_processor=AGAIN | {"special_tokens": {}}), LONGER),

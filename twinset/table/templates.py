@@ -66,7 +66,9 @@ class Template:
         named = PLACEHOLDER.findall(self.pattern)
         size = len(self.pattern) + sum(len(plain(words[name])) - len(name) - 2 for name in named)
         if size > MOST_PROMPT:
-            raise InputError(f"prompts exceed {MOST_PROMPT} characters with their labels. Cut them.")
+            raise InputError(
+                f"prompts exceed {MOST_PROMPT} characters with their labels. Cut them."
+            )
         return fill(self.pattern, words)
 
     @classmethod
