@@ -44,7 +44,7 @@ def name_arm(records: int, epsilon: float | None = None) -> str:
     return f"{made}, {records} records"
 
 
-ARMS = [NONE, *(name_arm(n, e) for n in RECORDS for e in (None, *EPSILONS))]
+ARMS = [*(name_arm(n, e) for n in RECORDS for e in (None, *EPSILONS)), NONE]
 
 
 def measure_arm(
@@ -56,21 +56,24 @@ def measure_arm(
     records = min(RECORDS) if arm == NONE else int(arm.split()[-2])
     rows = train.sample(frac=1, random_state=seed)[:records]
     if not arm.startswith(REAL):
-        options: dict[str, Any] = {"epsilon": 1e-3, "steps": 0}
-        options |= {"marginal_share": 0.0, "teacher_share": 0.0}
+        options: dict[str, Any] = {"epsilon": 1e-3, "marginal_share": 0.0, "teacher_share": 0.0}
         if arm != NONE:
             options = {"epsilon": float(arm.split()[3].rstrip(","))}
         twinset = Twinset(
             base_model=size["base_model"],
             prompt="film-review",
             max_tokens=size["max_tokens"],
+            steps=0,  # as a default run does for tables of these sizes
             max_minutes=None,
             seed=seed,
             **options,
         )
         twinset.fit(rows, "text", labels={label: sorted(train[label].unique())})
-        rows = twinset.sample(size["rows"])
-        epsilon = None if arm == NONE else twinset.guarantee.epsilon
+        if arm == NONE:  # equally many rows of each label: its counts of labels are all noise
+            counts = {(value,): size["rows"] // 2 for value in train[label].unique()}
+            rows = twinset.model.sample(counts, twinset.config.sampling)
+        else:
+            rows, epsilon = twinset.sample(size["rows"]), twinset.guarantee.epsilon
     found = {
         f"accuracy, {CLASSIFIERS[name]}": float(
             (make(seed).fit(rows["text"], rows[label]).predict(test["text"]) == test[label]).mean()
