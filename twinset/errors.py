@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 # Errors that reading an invalid file may raise.
 DAMAGED = (
     OSError,
@@ -18,12 +20,16 @@ MOST_OF_AN_ERROR = 200  # characters
 def first_line(error: BaseException) -> str:
     r"""Return the first line of a library's error, for use inside one of our messages.
 
-    The error may quote a file from others, so the line is cut and cannot control a terminal.
+    The error may quote a file from others, so the line is cut and cannot control a terminal. A
+    title, which ends in a colon, gets the line below it. Backticks are for our own options.
 
     >>> first_line(OSError("no such thing.\nAt 0x7f")), first_line(MemoryError())
     ('no such thing', 'MemoryError')
+    >>> first_line(ValueError("Invalid:\n  `n_layer` is None"))
+    "Invalid: 'n_layer' is None"
     """
-    line = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+    text = re.sub(r":\s*\n\s*", ": ", str(error).strip() or type(error).__name__)
+    line = text.splitlines()[0].rstrip(".").replace("`", "'")
     return printable(line if len(line) <= MOST_OF_AN_ERROR else f"{line[:MOST_OF_AN_ERROR]}…")
 
 

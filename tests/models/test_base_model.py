@@ -172,6 +172,9 @@ SPOILT = {
     "repeated": (steps(post_processor=AGAIN | {"special_tokens": {}}), LONGER),
     "decoded": (steps(decoder={"type": "Replace"} | DOUBLE | {"content": "w" * 3001}), LONGER),
     "no steps": (steps(normalizer=[1]), "tokenizer.json is damaged"),
+    "other sizes": (configured(n_positions=10), "not have the sizes in config.json. Fetch both"),
+    "a text for a number": (configured(n_positions="128"), "field 'n_positions': .*, got str"),
+    "heads": (configured(n_head=3), "^[^`]*'embed_dim' must be divisible"),
 }
 
 

@@ -484,6 +484,7 @@ def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[An
     name = files.name
     only: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
     whole: dict[str, Any] = {"use_safetensors": True, "output_loading_info": True}
+    whole["ignore_mismatched_sizes"] = True  # they are refused below, in our own words
     try:
         config = AutoConfig.from_pretrained(alone, **only)
         causal = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
@@ -507,6 +508,8 @@ def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[An
         if missing := sorted(info["missing_keys"]):  # they would be random numbers
             more = f", the first of {len(missing)} tensors" if len(missing) > 1 else ""
             raise ValueError(f"its weights lack {missing[0]}{more}")
+        if info["mismatched_keys"]:
+            raise ValueError(f"its weights do not have the sizes in {CONFIG}. Fetch both again.")
         # transformers makes an empty tokenizer of a folder that has none.
         if not tokenizer("A word.", add_special_tokens=False).input_ids:
             raise ValueError("it has no tokenizer. Put tokenizer.json next to the weights.")
