@@ -150,16 +150,14 @@ def evaluate(
     given: dict[str, Any],
     train: Annotated[Path, typer.Option(help="The private table that the twin was made from.")],
     test: Annotated[
-        Path | None,
-        typer.Option(help="Real rows to test on. Omitted: those held out."),
+        Path | None, typer.Option(help="Real rows to test on. Omitted: those held out.")
     ] = None,
     run: Annotated[Path | None, typer.Option(help="Run folder of a twin given as a file.")] = None,
     classifier: Annotated[
         list[str] | None, typer.Option(help="tfidf, svm, minilm or encoder. Repeatable.")
     ] = None,
     encoder: Annotated[
-        str | None,
-        typer.Option(help="What encoder fine-tunes: folder or hub name."),
+        str | None, typer.Option(help="What encoder fine-tunes: folder or hub name.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Training runs per classifier.", **RUNS.limits)] = 1,
     baseline: Annotated[
@@ -170,8 +168,7 @@ def evaluate(
         str | None, typer.Option(help="Also make a twin for each ε, such as 1,2,4.")
     ] = None,
     exclude_overlap: Annotated[
-        bool,
-        typer.Option("--exclude-overlap", help="Leave out test rows that are also in train."),
+        bool, typer.Option("--exclude-overlap", help="Leave out test rows that are also in train.")
     ] = False,
     output: Annotated[Path | None, typer.Option(help="JSON file. A run keeps its own.")] = None,
     publishable: Annotated[
@@ -344,12 +341,10 @@ def canaries(
         int, typer.Option(help="Secrets for each number of copies.", **SECRETS.limits)
     ] = 3,
     digits: Annotated[
-        int,
-        typer.Option(help="Digits of a secret. With 3 also names.", **LENGTHS.limits),
+        int, typer.Option(help="Digits of a secret. With 3 also names.", **LENGTHS.limits)
     ] = 3,
     coins: Annotated[
-        int,
-        typer.Option(help="Canaries that a coin includes, to bound ε.", **CANARIES.limits),
+        int, typer.Option(help="Canaries that a coin includes, to bound ε.", **CANARIES.limits)
     ] = 200,
     rows: Annotated[int, typer.Option(help="Rows per twin.", **ROWS.limits)] = 500,
     test: Test = None,

@@ -268,7 +268,6 @@ class PolicyTrials:
             planted = plant(self._train, data.text, data.attributes, canaries)
             writer, twin = data.train_twin(planted, seeded, self._rows, self._progress)
             frame, claim = twin.frame, writer.guarantee
-
             epsilon, delta, sentence = claim.epsilon, claim.delta, claim.sentence
         self._progress.say("scoring")
         values = self._score_rows(frame, judged=frame)

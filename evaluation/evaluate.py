@@ -9,7 +9,7 @@ owner: they go to the run's `internal/`, never to `share/`.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,8 +31,7 @@ from twinset.run.run_folder import HELD_OUT as HELD_OUT_FILE
 from twinset.run.run_folder import SETTINGS
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
-from twinset.table.choose import check_table, choose_columns
-from twinset.table.columns import facts_of
+from twinset.table.choose import choose_columns
 from twinset.table.labels import LabelRules
 from twinset.table.read import STDIN, UNNAMED, read_frame, write_frame
 from twinset.table.records import with_joined_text
@@ -54,7 +53,8 @@ from .release import (
     Twin,
     check_tables,
     normalised,
-    public_rows,
+    public_records,
+    read_labels,
     records_to_frame,
     rows_per_label,
     split_held_out,
@@ -68,7 +68,7 @@ FILE = "evaluation.json"
 BASELINE_ROWS = 1_000  # writing 4,778 rows, the number of a twin, took 38 of 45 minutes
 MOST, ATTACKED = 5_000, 200  # rows of each table, and members, in a first verdict
 QUICK = "quick measures at the run’s end: `twinset evaluate` and `twinset audit` take all of them"
-Real: TypeAlias = pd.DataFrame | str | Path  # rows, or a file of them
+Origin: TypeAlias = Source | Path | None  # the fitted table, or the model's folder
 
 
 @dataclass(frozen=True)
@@ -187,21 +187,7 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
     """Return the tables and notes on them. A table that cannot be used is refused."""
     notes: list[str] = []
     paths = request.train, request.test
-    real = [read_frame(path, layout=request.layout) for path in paths]
-    for path, frame in zip(paths, real, strict=True):
-        notes += [f"{path}: {note}" for note in facts_of(frame).notes]
-    (train, text, _), (heldout, _, _) = (
-        with_joined_text(frame, request.text, list(frame)) for frame in real
-    )
-    text, attributes = release.columns(text, request.attributes, notes)
-    for name, frame in (("`train`", train), ("`test`", heldout)):
-        check_table(frame, name)
-        choose_columns(frame, text, attributes, name, notes)
-    if (run := release.run) is not None:
-        before = len(train) + len(heldout)
-        train, heldout = (public_rows(rows, run.schema, run.labels) for rows in (train, heldout))
-        if left_out := before - len(train) - len(heldout):
-            notes.append(f"leaving out {left_out} real rows without text or a label of the twin")
+    (train, heldout), text, attributes = release.real_tables(paths, request, notes)
     if heldout[text].tolist() == train[text].tolist():
         raise InputError("`test` is the training table. Name other rows.")
     # A held-out row that was trained on flatters whatever learned it by heart.
@@ -221,7 +207,7 @@ def _read_tables(release: Release, request: EvaluationRequest) -> tuple[Tables, 
     baseline, non_private = [None if path is None else read_frame(path) for path in others]
     frames = train, heldout, release.twin.frame
     # Declared labels may have no real row. Without the schema they would look like mistakes.
-    known = None if run is None else run.schema
+    known = None if release.run is None else release.run.schema
     return Tables(*frames, text, tuple(attributes), baseline, non_private, known), notes
 
 
@@ -291,10 +277,10 @@ def judge_finished_run(
 @in_turn
 def evaluate_frames(
     model: TwinModel,
-    made_from: Source | Path | None,
-    twin: pd.DataFrame,
-    train: Real,
-    test: Real,
+    made_from: Origin,
+    twin: Any,
+    train: Any,
+    test: Any,
     progress: Progress,
     *,
     classifiers: Sequence[str] | None = None,
@@ -302,7 +288,8 @@ def evaluate_frames(
 ) -> pd.DataFrame:
     """Return the scores of a model's twin, one per row. See `twinset.Twinset.evaluate`."""
     with TemporaryDirectory() as folder:  # the commands' own code reads files
-        release, real = _write_files(Path(folder), model, made_from, twin, train, test)
+        tables = {"twin": twin, "train": train, "test": test}
+        release, real = _write_files(Path(folder), model, made_from, tables, progress)
         request = EvaluationRequest(*real, tuple(classifiers or CLASSIFIERS), **options)
         return _list_scores(evaluate(release, request, "Twinset.evaluate", progress))
 
@@ -310,52 +297,54 @@ def evaluate_frames(
 @in_turn
 def audit_frames(
     model: TwinModel,
-    made_from: Source | Path | None,
-    twin: pd.DataFrame,
-    members: Real,
-    non_members: Real,
+    made_from: Origin,
+    twin: Any,
+    members: Any,
+    non_members: Any,
     progress: Progress,
     *,
     rows: int,
 ) -> pd.DataFrame:
     """Return the scores of attacks on a model and its twin. See `twinset.Twinset.audit`."""
     with TemporaryDirectory() as folder:
-        release, real = _write_files(Path(folder), model, made_from, twin, members, non_members)
+        tables = {"twin": twin, "members": members, "non_members": non_members}
+        release, real = _write_files(Path(folder), model, made_from, tables, progress)
         request = AuditRequest(*real, rows)
         return _list_scores(audit_release(release, request, "Twinset.audit", progress, model))
 
 
 def _write_files(
-    folder: Path, model: TwinModel, made_from: Source | Path | None, twin: pd.DataFrame, *real: Real
+    folder: Path, model: TwinModel, made_from: Origin, tables: Mapping[str, Any], progress: Progress
 ) -> tuple[Release, tuple[Path, Path, str, Layout, tuple[str, ...]]]:
-    """Return a release, and files of real rows with the text and labels of the model.
+    """Return the release of a twin, and files of real rows with the model's text and labels.
 
-    Only the owner can read the folder.
+    The tables are in any form that `fit` takes, the twin first. Only the owner can read the folder.
     """
     schema, claim = model.schema, model.guarantee
     names = tuple(attribute.name for attribute in schema.attributes)
     # By which rules rows got their labels, and how the table was read.
-    rules, reading = LabelRules(), dict[str, str | None]()
+    rules, reading = LabelRules().settled(schema, {}), dict[str, str | None]()
     if isinstance(made_from, Source):
         rules, reading = made_from.labels.settled(schema, {}), dict(made_from.reading)
     elif made_from is not None and (made_from / "internal" / SETTINGS).is_file():
         run = FinishedRun.read(made_from)
         rules, reading = run.labels, dict(run.reading)
-    files: list[Path] = []
-    for number, table in enumerate(real):
-        if not isinstance(table, pd.DataFrame):
-            if not rules.changes_rows and reading.get("text") in (None, schema.text):
-                files.append(Path(table))
-                continue
-            table = read_frame(table)
-        table, _, _ = with_joined_text(table, reading.get("text"), list(names))
-        files.append(folder / f"real-{number}.parquet")
-        write_frame(public_rows(table, schema, rules), files[-1])
-    path = folder / "twin.parquet"
-    write_frame(twin, path)
-    made = Twin(twin, claim.epsilon, claim.delta, claim.sentence, unit=claim.unit)
+    frames: list[pd.DataFrame] = []
+    for name, table in tables.items():
+        frame, source = Source.of(table, None, (), None, None, 0.0, {}).data, f"`{name}`"
+        frame = frame if isinstance(frame, pd.DataFrame) else read_frame(frame)
+        if frames:
+            frame, _, _ = with_joined_text(frame, reading.get("text"), list(names), source)
+            records = public_records(frame, schema, rules, source, progress.say)
+            frame = records_to_frame(records)
+        else:
+            choose_columns(frame, schema.text, list(names), source, [])
+            frame = read_labels(frame, schema, source)
+        frames.append(frame)
+        write_frame(frame, folder / f"{name}.parquet")
+    path, known, others = (folder / f"{name}.parquet" for name in tables)
+    made = Twin(frames[0], claim.epsilon, claim.delta, claim.sentence, unit=claim.unit)
     release = Release(path, path, made, None, str(model.model.device))
-    known, others = files
     return release, (known, others, schema.text, Layout(), names)
 
 

@@ -30,13 +30,13 @@ from twinset.sampling.sampler import Sampler
 from twinset.sampling.twin_model import TwinModel, twin_frame
 from twinset.table.labels import TABLE, LabelRules
 from twinset.table.read import read_frame
-from twinset.table.records import Records, records_from_frame, without_reserved
-from twinset.table.schema import Combination, Schema, plain
+from twinset.table.records import Records, with_joined_text, without_reserved
+from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template, load_template
 from twinset.table.tokenization import prompt_tokens, text_budget
 
 from .findings import RUNS
-from .release import Twin, take_records
+from .release import Twin, public_records, take_records
 
 BASELINE_FILE = "no-private-data.parquet"  # in a run's `internal/`
 TRAINED_ALL_THE_SAME = (
@@ -122,21 +122,11 @@ def read_data(
         held, trained = (take_records(records, places) for places in (order[:many], order[many:]))
         return Data(trained, held, *columns)
     frame = read_frame(request.test, layout=source.layout)
-    held, _ = records_from_frame(
-        frame,
-        source.text or schema.text,
-        [attribute.name for attribute in schema.attributes],
-        source=request.test,
-        drop_empty=source.drop_empty,
-        rules=source.labels.settled(schema, {}) if source.labels.changes_rows else None,
-    )
-    held, _ = without_reserved(held, frame, reserved, request.test, source.strict)
-    known, spelt = schema.spelled, [tuple(map(plain, labels)) for labels in held.labels]
-    if not known.keys() >= set(spelt):
-        raise InputError(f"`test={request.test}`: has labels that {source.name} lacks. Fix it.")
-    held = replace(held, labels=[known[labels] for labels in spelt])
-    tested = take_records(held, rng.permutation(len(held))[:HELD_OUT_ROWS])
-    return Data(records, replace(tested, schema=schema), *columns)
+    joined, _, _ = with_joined_text(frame, source.text, list(frame), request.test)
+    rules = source.labels.settled(schema, {})
+    held = public_records(joined, schema, rules, request.test, progress.say)
+    held, _ = without_reserved(held, joined, reserved, request.test, source.strict)
+    return Data(records, take_records(held, rng.permutation(len(held))[:HELD_OUT_ROWS]), *columns)
 
 
 def policy_config(config: RunConfig, name: str) -> RunConfig:

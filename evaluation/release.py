@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,11 +37,19 @@ from twinset.run.run_folder import SETTINGS, check_ended, kept_rows
 from twinset.run.story import read_source
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 from twinset.table.choose import check_table, choose_columns
-from twinset.table.columns import as_texts, label_cells, text_cells
+from twinset.table.columns import (
+    Picked,
+    as_texts,
+    facts_of,
+    label_cells,
+    label_codes,
+    parse_number,
+    text_cells,
+)
 from twinset.table.labels import LabelRules
 from twinset.table.read import FORMATS, format_of, read_frame, write_frame, written_names
-from twinset.table.records import Records, records_from_frame
-from twinset.table.schema import Combination, Schema, plain
+from twinset.table.records import Records, records_from_frame, with_joined_text
+from twinset.table.schema import Attribute, Combination, Schema, plain
 from twinset.table.templates import Template
 from twinset.table.text_formats import Layout
 
@@ -86,8 +94,7 @@ def check_tables(tables: Tables) -> list[str]:
         check_table(frame, name)
         choose_columns(frame, text, list(tables.attributes), name, [])
         text_cells(frame[text], f"{name}: column {text!r}")
-        if not labelled(frame, text, tables.attributes)[0]:
-            raise InputError(f"{name}: no row has both a text and all labels. Give another table.")
+        labelled(frame, text, tables.attributes, name)
         found[name] = {a: set(labelled(frame, text, (a,))[1]) for a in tables.attributes}
         for attribute, labels in found[name].items():
             if unknown := labels - found["`train`"][attribute] - declared.get(attribute, set()):
@@ -112,8 +119,10 @@ def check_tables(tables: Tables) -> list[str]:
     return notes
 
 
-def labelled(frame: pd.DataFrame, text: str, target: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return texts and labels of the rows that have both.
+def labelled(
+    frame: pd.DataFrame, text: str, target: Sequence[str], source: str = "table"
+) -> tuple[list[str], list[str]]:
+    """Return texts and labels of the rows that have both, at least one.
 
     Labels are compared by their spelling, so equal values agree whatever file they came from.
     """
@@ -124,6 +133,8 @@ def labelled(frame: pd.DataFrame, text: str, target: Sequence[str]) -> tuple[lis
         for row, *values in zip(texts, *columns, strict=True)
         if row is not None and None not in values
     ]
+    if not rows:
+        raise InputError(f"{source}: no row has both a text and {', '.join(target)}. Give others.")
     return [row for row, _ in rows], [label for _, label in rows]
 
 
@@ -144,7 +155,6 @@ class Twin:
     epsilon: float | None = None  # ε, or None without a guarantee
     delta: float | None = None  # its δ
     sentence: str = "unknown: the twin came without its privacy.json"  # the guarantee in words
-
     unit: str = ""  # the unit that the guarantee protects. "" without one.
 
     @classmethod
@@ -260,15 +270,29 @@ class Release:
             twin = replace(twin, frame=read_labels(twin.frame, finished.schema))
         return cls(path, file, twin, finished, device)
 
-    def columns(
-        self, text: str | None, attributes: Sequence[str], notes: list[str]
-    ) -> tuple[str, list[str]]:
-        """Return text and label columns: as given, else the run's, else guessed and noted."""
-        names = list(attributes)
-        if self.run is not None:
-            text = text or self.run.schema.text
-            names = names or [attribute.name for attribute in self.run.schema.attributes]
-        return choose_columns(self.twin.frame, text, names, str(self.path), notes)
+    def real_tables(
+        self, paths: Sequence[Path], request: Any, notes: list[str]
+    ) -> tuple[list[pd.DataFrame], str, list[str]]:
+        """Return tables of real rows, and the names of their text and label columns.
+
+        The columns are those of the request, else the run's, else guessed and noted.
+        """
+        frames = [read_frame(path, layout=request.layout) for path in paths]
+        joined = [with_joined_text(frame, request.text, list(frame)) for frame in frames]
+        text, names, run = joined[0][1], list(request.attributes), self.run
+        if run is not None:
+            text = text or run.schema.text
+            names = names or [attribute.name for attribute in run.schema.attributes]
+        text, names = choose_columns(self.twin.frame, text, names, str(self.path), notes)
+        for place, (path, (frame, *_)) in enumerate(zip(paths, joined, strict=True)):
+            notes += [f"{path}: {note}" for note in facts_of(frames[place]).notes]
+            check_table(frame, str(path))
+            choose_columns(frame, text, names, str(path), notes)
+            if run is not None:
+                kind = run.schema, run.labels, str(path)
+                frame = records_to_frame(public_records(frame, *kind, notes.append))
+            frames[place] = frame
+        return frames, text, names
 
     def about(self, command: str, table: Path) -> dict[str, Any]:
         """Return what a reader of findings needs to repeat them."""
@@ -337,32 +361,76 @@ def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
     return trained, held
 
 
-def read_labels(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
-    """Return a twin's rows with their labels as in the schema, matched by their spelling.
+def _spelled(column: pd.Series, attribute: Attribute, source: str) -> list[str | None]:
+    """Return a column's labels as texts. One that means a label of the schema is spelled like it.
+
+    Two texts are the same label only if they are spelled alike. Numbers and booleans are compared
+    by value, because "1", 1 and 1.0 differ only by the file that they come from.
+    """
+
+    def meaning(text: str) -> Any:
+        number = parse_number(text)
+        return text.lower() if number is None else number
+
+    codes = label_codes(column, f"{source}: column {attribute.name!r}", as_written=True)
+    labels, found = list(map(plain, attribute.values)), list[str | None]()
+    same = {meaning(label): label for label in labels}
+    for value in codes.values:
+        text = plain(value)
+        is_text = isinstance(value, str) and isinstance(attribute.values[0], str)
+        if not is_text and not (facts_of(column).is_text and text in labels):
+            # a number can't say which of the texts 3.1 and 3.10 it is
+            text = same.get(meaning(text), text) if len(same) == len(labels) else ""
+        found.append(text)
+    found.append(None)  # a gap has the number -1
+    return [found[number] for number in codes.numbers]
+
+
+def read_labels(frame: pd.DataFrame, schema: Schema, source: str = "the twin") -> pd.DataFrame:
+    """Return a twin's rows with their labels as in the schema.
 
     It does not matter which type CSV, Parquet or pandas gave to "1". Unknown labels stay.
     """
     found = {}
     for attribute in schema.attributes:
         if attribute.name in frame.columns:
-            known = {plain(value): value for value in attribute.values}
+            known: dict[Any, Any] = {plain(value): value for value in attribute.values}
             column = frame[attribute.name]
-            pairs = zip(column.tolist(), as_texts(column.to_frame())[attribute.name], strict=True)
-            cells = [known.get(spelt, cell) for cell, spelt in pairs]
-            found[attribute.name] = pd.Series(cells, frame.index, object)
+            pairs = zip(_spelled(column, attribute, source), column.tolist(), strict=True)
+            found[attribute.name] = pd.Series([known.get(*p) for p in pairs], frame.index, object)
     frame = frame.assign(**found)
     frame.attrs = {}  # its source states nothing any more: nothing is guessed again
     return frame
 
 
-def public_rows(frame: pd.DataFrame, schema: Schema, rules: LabelRules) -> pd.DataFrame:
-    """Return a table's rows with labels of a schema, by settled rules. Others are left out."""
+def public_records(
+    frame: pd.DataFrame, schema: Schema, rules: LabelRules, source: str, say: Callable[[str], Any]
+) -> Records:
+    """Return a table's records with labels of a schema, by settled rules. Others are left out."""
     # A real row with a label that the run did not release can't be compared with the twin.
     names, rules = [a.name for a in schema.attributes], replace(rules, drop=True)
-    records, _ = records_from_frame(frame, schema.text, names, drop_empty=True, rules=rules)
-    known = schema.spelled
-    labels = [known[tuple(map(plain, row))] for row in records.labels]
-    return twin_frame(schema, records.texts, labels)
+    check_table(frame, source)
+    choose_columns(frame, schema.text, names, source, [])
+    text_cells(frame[schema.text], f"{source}: column {schema.text!r}")
+    found = {a.name: _spelled(frame[a.name], a, source) for a in schema.attributes}
+    spelt = frame.assign(**found)
+    spelt.attrs = {}  # labels are texts now, whatever the source states
+    try:
+        records, _ = records_from_frame(spelt, schema.text, names, drop_empty=True, rules=rules)
+    except InputError:  # what it offers are options of a run
+        why = f"{source}: no row has both a text and labels of the twin."
+        for attribute in schema.attributes:
+            has = pd.api.types.infer_dtype(frame[attribute.name], skipna=True)
+            here = {"integer": "numbers", "floating": "numbers", "boolean": "booleans"}.get(has)
+            why += f" Its {attribute.name!r} is {' or '.join(map(repr, attribute.values[:NAMED]))}"
+            why += f", and this table has {here}." if here else "."
+        raise InputError(f"{why} Give a table of the same kind.") from None
+    if left_out := len(frame) - len(records):
+        say(f"{source}: leaving out {left_out} of {len(frame)} rows without a text or such labels")
+    known, labels = schema.spelled, records.labels
+    assert isinstance(labels, Picked)
+    labels = replace(labels, items=[known[row] for row in labels.items])
+    return replace(records, labels=labels, schema=schema)
 
 
 def rows_per_label(twin: pd.DataFrame, schema: Schema) -> dict[Combination, int]:

@@ -20,6 +20,7 @@ import pytest
 import torch
 from datasets import Dataset
 
+from evaluation.findings import Findings
 from tests.helpers.commands import snapshot, texts
 from tests.helpers.evaluated import without_downloads
 from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, ledger
@@ -135,6 +136,30 @@ def test_every_form_of_a_table_makes_the_same_model(tiny_base, tmp_path):
     for other in others:
         assert first.keys() == other.keys()
         assert all(first[name].equal(other[name]) for name in first)
+
+
+@pytest.mark.parametrize(("command", "done"), [("evaluate",) * 2, ("audit", "audit_release")])
+def test_every_form_of_a_table_is_measured(model, saved, tmp_path, monkeypatch, command, done):
+    twin, rows, numbers = model.sample(8), [], PRIVATE.assign(sentiment=[0, 1] * 30)
+
+    def keep(release, request, *more):
+        path, *_ = vars(request).values()
+        rows[:] = release.twin.frame.to_dict("list"), pd.read_parquet(path).to_dict("list")
+        return Findings("audit", {})
+
+    monkeypatch.setattr(f"evaluation.evaluate.{done}", keep)
+    PRIVATE.to_csv(tmp_path / "t.csv", index=False)
+    twin.to_parquet(tmp_path / "twin.parquet")
+    data = Dataset.from_pandas(PRIVATE)
+    forms = [PRIVATE, data, data.data.table, *map(PRIVATE.to_dict, ("list", "records"))]
+    for measure in (getattr(each, command) for each in (model, Twinset.load(saved))):
+        for form in (*forms, tmp_path / "t.csv"):
+            for written in (twin, tmp_path / "twin.parquet"):
+                assert measure(written, form, form).empty
+                assert rows == [twin.to_dict("list"), PRIVATE.to_dict("list")]
+        for wrong, message in ((5, "a list of texts needs"), (numbers, "this table has numbers")):
+            with pytest.raises(InputError, match=message):
+                measure(twin, wrong, PRIVATE)
 
 
 def settings_of_the_process() -> dict:
@@ -288,6 +313,8 @@ def test_a_notebook_gets_a_bar_of_plain_characters(capsys, monkeypatch):
         (lambda f: Twinset().fit(f, "review", "sentiment", "nobody"), "Check `owner`.$"),
         (lambda f: Twinset().sample(3), "nothing has been fitted yet"),
         (lambda f: generate(f, rows=0), "^`rows` must be a whole number"),
+        (lambda f: Twinset().fit(f, "review", 5), "no column 5"),
+        (lambda f: Twinset().fit(f, "nobody", None), "no column 'nobody'"),
         (lambda f: Twinset().fit(["a"], ["b", "c"]), "labels"),
         (lambda f: Twinset().fit({"train": f, "test": f}), "splits. Give one of them: train, test"),
         (lambda f: Twinset().fit({"a": ["x"], "b": ["y", "z"]}), "lists that are equally long"),

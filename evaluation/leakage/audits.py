@@ -32,8 +32,7 @@ from twinset.privacy.statement.theorems import UNIT
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
-from twinset.table.read import read_frame
-from twinset.table.records import Records, records_from_frame, with_joined_text
+from twinset.table.records import Records, records_from_frame
 from twinset.table.text_formats import Layout
 from twinset.table.tokenization import prompt_tokens, tokenise
 
@@ -49,7 +48,7 @@ from ..findings import (
     mean,
 )
 from ..policy_runs import ComparisonRequest, Data, policy_config, read_data, write_untrained_twin
-from ..release import Release, Twin, public_rows, records_to_frame, take_records
+from ..release import Release, Twin, records_to_frame, take_records
 from ..utility.classifiers import SentenceEncoder
 from . import canaries, roc
 from .copies import overlap
@@ -93,20 +92,14 @@ def audit_release(
     notes: list[str] = []
     run, seed = release.run, request.seed
     paths = request.members, request.non_members
-    joined = [
-        with_joined_text(frame, request.text, list(frame))[:2]
-        for frame in (read_frame(path, layout=request.layout) for path in paths)
-    ]
-    text, attributes = release.columns(joined[0][1], request.attributes, notes)
+    frames, text, attributes = release.real_tables(paths, request, notes)
     twin = [str(cell) for cell in release.twin.frame[text].dropna()]
     if not twin:
         raise InputError(f"{release.path}: the twin has no texts. Give another file.")
-    real: list[Records] = []
-    for path, (frame, _) in zip(paths, joined, strict=True):
-        frame = frame if run is None else public_rows(frame, run.schema, run.labels)
-        read = records_from_frame(frame, text, attributes, source=str(path), drop_empty=True)
-        real.append(read[0])
-    members, others = real
+    members, others = (
+        records_from_frame(frame, text, attributes, source=str(path), drop_empty=True)[0]
+        for path, frame in zip(paths, frames, strict=True)
+    )
     sides = roc.draw_sides(members, others, request.rows, seed)
     notes += sides.notes
     measured: list[Measured] = []

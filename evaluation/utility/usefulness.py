@@ -49,8 +49,6 @@ def train_on(
     from sklearn.dummy import DummyClassifier
 
     texts, labels = labelled(frame, text, target)
-    if not labels:
-        raise InputError(f"no row has both a text and {', '.join(target)}. Give other rows.")
     learner = classifier(seed) if len(set(labels)) > 1 else DummyClassifier()
     return learner.fit(texts, labels)
 
@@ -60,8 +58,6 @@ def predict_labels(
 ) -> tuple[list[str], list[list[str]]]:
     """Return the true labels (n,) of a table's rows, and each classifier's predictions (S, n)."""
     texts, labels = labelled(frame, text, target)
-    if not texts:
-        raise InputError(f"no row has both a text and {', '.join(target)}. Give other rows.")
     return labels, [[str(p) for p in model.predict(texts)] for model in models]
 
 

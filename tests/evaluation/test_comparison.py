@@ -91,7 +91,7 @@ def test_from_the_command_line_to_its_files_with_a_stop_in_between(compare, monk
     ("more", "message"),
     [
         (("--output", "share/out"), "is for others"),
-        (("--test", "other.csv"), "labels that train.csv lacks"),
+        (("--test", "other.csv"), "other.csv: no row has both a text and labels of the twin"),
         (("--output", "other"), "holds no results"),
     ],
 )

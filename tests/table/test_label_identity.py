@@ -4,6 +4,7 @@ Each kind of label is read from each kind of source, written in each format, and
 `evaluate` and `audit` read a twin, with the run's schema and without.
 """
 
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,12 @@ import pandas as pd
 import pytest
 from datasets import ClassLabel, Dataset
 
-from evaluation.release import Twin, labelled, public_rows, read_labels, rows_per_label
+from evaluation.release import Twin, labelled, public_records, read_labels, rows_per_label
 from tests.helpers.handover import description, ledger
 from tests.helpers.labels import with_found
 from twinset.errors import InputError
 from twinset.release.share import write_share
 from twinset.sampling.twin_model import twin_frame
-from twinset.table.columns import as_texts
 from twinset.table.labels import LabelRules
 from twinset.table.read import read_frame
 from twinset.table.records import records_from_frame
@@ -123,8 +123,44 @@ def test_labels_of_a_source_are_spelt_as_there(tmp_path, kind, source, is_declar
     assert [plain(value) for (value,) in records.labels] == expected
     assert {plain(value) for value in records.schema.attributes[0].values} == set(values)
     # a real table that is compared with the twin, read by the run's rules
-    real = public_rows(frame, records.schema, rules.settled(records.schema, {}))
-    assert as_texts(real).label.tolist() == expected
+    settled = rules.settled(records.schema, {})
+    real = public_records(frame, records.schema, settled, "t", notes.append)
+    assert [plain(value) for (value,) in real.labels] == expected
+
+
+@pytest.mark.parametrize(
+    "kind", [[0.0, 1.0], [0.5, 1], [Decimal("4.50"), Decimal(5)], [True, False]]
+)
+def test_equal_numbers_are_one_label_whatever_they_come_from(tmp_path, kind):
+    full = table_of(pd.Series(kind, dtype=object if isinstance(kind[0], Decimal) else None))
+    gap = full.assign(label=full.label.where(full.index > 0))  # it makes floats of whole numbers
+    tables = [saved(f, s, tmp_path) for f in (full, gap) for s in SOURCES if s != "jsonl"]
+    for table in tables:
+        records, notes = records_from_frame(table, "text", ["label"], rules=LabelRules())
+        records = with_found(records, notes)
+        settled = LabelRules().settled(records.schema, {})
+        labels = dict(zip(records.texts, records.labels, strict=True))
+        for other in tables:
+            real = public_records(other, records.schema, settled, "t", notes.append)
+            pairs = zip(real.texts, real.labels, strict=True)
+            assert len(real) == other.label.notna().sum()
+            assert all(labels.get(text, label) == label for text, label in pairs)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "message"),
+    [
+        (["bad", "good"], [0, 1], "'label' is 'bad' or 'good', and this table has numbers"),
+        (["3.1", "3.10"], [3.1, 3.1], "'label' is '3.1' or '3.10', and this table has numbers"),
+        (["bad", "good"], ["x", None], "'label' is 'bad' or 'good'. Give a table"),
+        ([1, 2], [True, False], "'label' is 1 or 2, and this table has booleans"),
+    ],
+)
+def test_a_table_without_labels_of_the_twin_is_refused_in_words(ours, theirs, message):
+    records, notes = records_from_frame(table_of(ours), "text", ["label"], rules=LabelRules())
+    schema = with_found(records, notes).schema
+    with pytest.raises(InputError, match=f"^t: no row has[^`]*{message}[^`]*$"):
+        public_records(table_of(theirs), schema, LabelRules().settled(schema, {}), "t", print)
 
 
 @pytest.mark.parametrize("format", FORMATS)

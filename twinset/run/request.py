@@ -106,7 +106,8 @@ class Source:
         rules: dict[str, Any] = {"labels": {}, "bins": {}, "merge_labels": False}
         rules["drop_undeclared"] = False  # in the order of the class's fields
         labels = LabelRules(*(reading.get(name) or default for name, default in rules.items()))
-        names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
+        listed: Any = attributes if pd.api.types.is_list_like(attributes) else [attributes]
+        names = tuple(name for name in listed if name is not None)
         others: dict[str, Any] = {
             name: value for name, value in reading.items() if name not in rules
         }

@@ -95,11 +95,11 @@ def test_separable_rows_are_learned_and_shuffled_labels_teach_nothing(target):
 
 def test_what_cannot_be_used_is_refused():
     frame = pd.DataFrame({"mood": ["good", None], "text": [" ", "SECRET two"]})
-    with pytest.raises(InputError, match="Give other rows") as error:
+    with pytest.raises(InputError, match="Give others") as error:
         train_on(frame, "text", ("mood",), tfidf)
     assert "SECRET" not in str(error.value)
     model = DummyClassifier().fit(["a", "b"], ["x", "y"])
-    with pytest.raises(InputError, match="Give other rows"):
+    with pytest.raises(InputError, match="Give others"):
         score_agreement("accuracy", model, frame, "text", ("mood",))
 
 
