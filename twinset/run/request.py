@@ -108,9 +108,7 @@ class Source:
         labels = LabelRules(*(reading.get(name) or default for name, default in rules.items()))
         listed: Any = attributes if pd.api.types.is_list_like(attributes) else [attributes]
         names = tuple(name for name in listed if name is not None)
-        others: dict[str, Any] = {
-            name: value for name, value in reading.items() if name not in rules
-        }
+        others: dict[str, Any] = {n: value for n, value in reading.items() if n not in rules}
         others |= {"prompt": prompt, "owner": owner, "hold_out": hold_out}
         return cls(data, text, names, labels=labels, **others)
 
