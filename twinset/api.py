@@ -234,9 +234,9 @@ class Twinset:
 
     def evaluate(
         self,
-        twin: pd.DataFrame,
-        train: pd.DataFrame | str | Path,
-        test: pd.DataFrame | str | Path,
+        twin: Any,
+        train: Any,
+        test: Any,
         *,
         classifiers: Sequence[str] | None = None,
         seeds: int = 1,
@@ -256,9 +256,9 @@ class Twinset:
                 print(scores[scores.name == "accuracy"][["rows", "label", "classifier", "value"]])
 
         Args:
-            twin: rows that `sample` returned.
-            train: the private table that the model was fitted to, or its file.
-            test: real rows that were not used for training, or their file.
+            twin: rows that `sample` returned, or their file.
+            train: the private table, in any form that `fit` takes.
+            test: real rows that were not used for training, in any such form.
             classifiers: some of "tfidf", "svm", "minilm" and "encoder". By default all but the
                 last.
             seeds: how many times to train each classifier.
@@ -287,9 +287,9 @@ class Twinset:
 
     def audit(
         self,
-        twin: pd.DataFrame,
-        members: pd.DataFrame | str | Path,
-        non_members: pd.DataFrame | str | Path,
+        twin: Any,
+        members: Any,
+        non_members: Any,
         *,
         rows: int = 1000,
     ) -> pd.DataFrame:
@@ -305,9 +305,9 @@ class Twinset:
                 print(scores[scores.name == "AUROC"][["attack", "sees", "value", "low", "high"]])
 
         Args:
-            twin: rows that `sample` returned.
-            members: the private table that the model was fitted to, or its file.
-            non_members: real rows that were not used for training, or their file.
+            twin: rows that `sample` returned, or their file.
+            members: the private table, in any form that `fit` takes.
+            non_members: real rows that were not used for training, in any such form.
             rows: how many members, and how many non-members, the attacks look at.
 
         Returns:
