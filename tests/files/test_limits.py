@@ -211,6 +211,32 @@ def test_an_excel_file_that_is_mostly_tags(tmp_path, monkeypatch, part, head, sa
     refused(lambda: read_frame(tmp_path / "u.xlsx"), said)
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [("[" * 60_000, "too long for Excel"), ("[" * 21, "too long for Excel"), ("[Red]0;" * 20, "")],
+)
+@pytest.mark.parametrize("way", ["as it is", "UTF-16", "default"])
+def test_a_number_format_that_excel_does_not_write(tmp_path, code, said, way):
+    """A head may state it for tags that have none."""
+    head, written = "", f'formatCode="{code}"'
+    if way == "default":
+        head, written = f"<!DOCTYPE a [<!ATTLIST numFmt formatCode CDATA '{code}'>]>", ""
+    pd.DataFrame({"review": [WORDS], "n": [1.5]}).to_excel(tmp_path / "t.xlsx", index=False)
+    with ZipFile(tmp_path / "t.xlsx") as old, ZipFile(tmp_path / "u.xlsx", "w", 8) as new:
+        for name in old.namelist():
+            inside = old.read(name)
+            if name == "xl/styles.xml":
+                text = inside.decode().replace('<numFmts count="0" />', "")
+                tag = f'<numFmts><numFmt numFmtId="164" {written}/></numFmts><fonts'
+                text = head + text.replace("<fonts", tag, 1)
+                inside = text.encode("utf-16" if way == "UTF-16" else "utf-8")
+            new.writestr(name, inside)
+    if said:
+        refused(lambda: read_frame(tmp_path / "u.xlsx"), said)
+    else:
+        assert read_frame(tmp_path / "u.xlsx").shape == (1, 2)
+
+
 def test_other_compressed_columns_are_read_quickly(tmp_path):
     rows, start = 2_000_000, time.process_time()
     lists = pa.ListArray.from_arrays(pa.array([0, rows], pa.int32()), folded(rows=rows))

@@ -49,6 +49,7 @@ _ERRORS = {"#N/A", "#REF!", "#VALUE!", "#DIV/0!", "#NAME?", "#NULL!", "#NUM!"}  
 _OTHER_LETTERS = re.compile(
     rb"""<\?xml[^>]*encoding\s*=\s*["'](?!utf-|us-ascii|iso-|windows-)""", re.I
 )
+_STYLES, _MOST_FORMAT, _MOST_BRACKETS = "xl/styles.xml", 255, 20  # characters, as Excel has it
 _HUB_TIMEOUT = 10.0  # seconds until the hub counts as out of reach
 Reader = tuple[Iterator[Piece], pa.Schema]  # a table that is read once, and its types
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -457,6 +458,7 @@ def read_excel(
 ) -> Iterator[Piece]:
     """Yield pieces of a sheet, by default the first. Its first non-empty row is the header."""
     from openpyxl import load_workbook
+    from openpyxl.xml.functions import fromstring
 
     message = f"{path}: not a readable Excel file (.xlsx without a password). Save it again."
     with path.open("rb") as raw, warnings.catch_warnings(), one_line(message):
@@ -475,6 +477,18 @@ def read_excel(
                                 f"{path}: is mostly empty cells, formats or notes. Copy the cells "
                                 "that you need into a new file."
                             )
+            # openpyxl looks for a bracket's end in the whole rest of a number format, and again for
+            # each kind of cell that has it
+            if _STYLES in parts.namelist():
+                codes = [
+                    tag.get("formatCode", "") for tag in fromstring(parts.read(_STYLES)).iter()
+                ]
+                if any(
+                    len(code) > _MOST_FORMAT or code.count("[") > _MOST_BRACKETS for code in codes
+                ):
+                    raise InputError(
+                        f"{path}: has a number format that is too long for Excel. Write it again."
+                    )
         raw.seek(0)
         with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as book:
             names = book.sheetnames
