@@ -50,20 +50,22 @@ def check_names(names: Iterable[Any], source: str | Path) -> None:
             raise InputError(f"{long}. Is the header row missing?")
 
 
-def check_inflated(inflated: int, path: Path, rows: int = 0) -> None:
-    """Refuse a file that expands to this many bytes or rows, if that is beyond all reason.
+def check_inflated(inflated: int, path: Path, rows: int = 0, cells: int = 0) -> None:
+    """Refuse a file that expands to this many bytes, rows or cells, if that is beyond all reason.
 
     A cell that a file holds once, and that many rows have, counts once for each of them.
     """
     size = path.stat().st_size
     if inflated > max(INFLATED, RATIO * size):
         raise InputError(f"{path}: inflates to more than {RATIO} times its size. Save it as CSV.")
-    if rows > max(MOST_REPEATED, size):  # runs of one value take hardly any bytes
-        raise InputError(f"{path}: has {rows} rows in {size} bytes. Write it again.")
+    # runs of one value take hardly any bytes
+    if rows > max(MOST_REPEATED, size) or cells > most_items(path):
+        counted = f"{rows} rows and {cells} cells in {size} bytes"
+        raise InputError(f"{path}: has {counted}. Keep the columns that you need.")
 
 
 def most_items(path: Path) -> int:
-    """Return how many cells a text may have. One that inflates to 50 times its size has no more."""
+    """Return how many cells a file may have. A text of 50 times its size has no more."""
     return max(MOST_REPEATED, RATIO // 2 * path.stat().st_size)
 
 

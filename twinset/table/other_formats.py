@@ -209,7 +209,8 @@ def read_parquet(path: Path) -> Reader:
                 for g in groups
             ]
         total = sum(map(sum, chain.from_iterable(pages)))
-        check_inflated(total, path, sum(group.num_rows for group in groups))
+        rows = sum(group.num_rows for group in groups)
+        check_inflated(total, path, rows, rows * len(schema.names))
         # a cell is no larger than its page, and may fill many rows
         most = [sum(max(sizes, default=0) for sizes in group) for group in pages]
     pieces = _arrow_pieces(_parquet_batches(file, again, most), schema.names, message, path)
@@ -320,13 +321,14 @@ def read_feather(path: Path) -> Reader:
             messages = pa.ipc.MessageReader.open_stream(pa.OSFile(str(path)))
             batches = pa.ipc.open_stream(raw)
             schema = batches.schema
-        inflated, rows = 0, 0
+        inflated, rows, cells = 0, 0, 0
         for part in messages:
             if part.type in ("record batch", "dictionary"):
                 # more than the file can hold is refused before it is decompressed
                 length, buffers = _message_size(part)
                 inflated, rows = inflated + buffers, rows + length
-                check_inflated(inflated, path, rows)
+                cells += length * (len(schema.names) if part.type == "record batch" else 1)
+                check_inflated(inflated, path, rows, cells)
         check_names(schema.names, path)
     pieces = _arrow_pieces(batches, schema.names, message, path)
     pieces, schema = _name_classes(pieces, schema, message)
