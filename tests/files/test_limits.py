@@ -96,6 +96,15 @@ def test_cells_that_hardly_any_bytes_stand_for(tmp_path, monkeypatch, file, cont
     refused(lambda: read_corpus([path]) if "corpus" in file else read_frame(path), said)
 
 
+@pytest.mark.parametrize("cell", ['"a\nb"', '" a"'])
+def test_a_wide_row_of_odd_cells_is_read_once(tmp_path, cell):
+    """Not once for each cell."""
+    path, start = tmp_path / "t.csv.gz", time.process_time()
+    path.write_bytes(gzip.compress(",".join([cell] * 100_000).encode()))
+    refused(lambda: read_frame(path), "two columns have the same name")
+    assert time.process_time() - start < 10  # of minutes
+
+
 def test_parquet_that_is_large_inside(tmp_path, monkeypatch):
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({name: [1] for name in NAMES[:3000]}), path)

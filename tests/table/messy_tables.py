@@ -450,7 +450,7 @@ REFUSED = {
         file="t.feather",
     ),
     "a Feather file of more rows than bytes": Messy(
-        arrow_stream(pa.table({"label": pa.nulls(10**8)})), "rows in & bytes", file="t.arrow"
+        arrow_stream(pa.table({"label": pa.nulls(10**8)})), "rows and & bytes", file="t.arrow"
     ),
     "an Excel file of entities": Messy(
         bare_excel(row(1, "&a;"), f'<!DOCTYPE x [<!ENTITY a "{SECRET}">]>'),

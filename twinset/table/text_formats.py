@@ -325,8 +325,11 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
             some.append(cells)
             if any(parts):
                 doubtful.append((row, parts))
+    few = [seen if len(seen) <= _FEW_VALUES else set() for seen in known]
+    known = [seen - {""} for seen in known if doubtful]
+    numbers = [bool(seen) and None not in map(parse_number, seen) for seen in known]
     for row, parts in doubtful:
-        if _are_rows(parts, known):
+        if _are_rows(parts, few, numbers):
             raise InputError(f"{path}: {row} {_OVER_ROWS}")
 
 
@@ -344,24 +347,27 @@ def _lines_as_rows(cells: Sequence[str], delimiter: str) -> list[dict[int, str]]
         lines = [each.split(delimiter) for each in _LINE_END.split(cell) if each.strip()]
         if len(lines) < 2:
             continue
-        before, behind = [""] * place, [""] * (len(cells) - place - 1)
-        lines[0], lines[-1] = [*before, "", *lines[0][1:]], [*lines[-1][:-1], "", *behind]
+        # the cell's own parts end the first line's row and begin the last one's
+        starts, behind = [place] + [0] * (len(lines) - 1), len(cells) - place - 1
+        lines[0][0] = lines[-1][-1] = ""
+        widths = [*map(len, lines[:-1]), len(lines[-1]) + behind]
         # the first line says nothing of a last column, and the last one nothing of a first
-        for line in lines[not behind : None if before else -1]:
-            is_row = len(line) == len(cells)
-            found.append({n: each for n, each in enumerate(line) if each} if is_row else {})
+        for n in range(not behind, len(lines) - (not place)):
+            is_row = starts[n] + widths[n] == len(cells)
+            line = enumerate(lines[n] if is_row else (), start=starts[n])
+            found.append({at: each for at, each in line if each})
     return found
 
 
-def _are_rows(lines: Sequence[Mapping[int, str]], known: Sequence[set[str]]) -> bool:
+def _are_rows(
+    lines: Sequence[Mapping[int, str]], few: Sequence[set[str]], numbers: Sequence[bool]
+) -> bool:
     """Return whether lines within a quotation are rows, which a lone quote took for one text.
 
     Most of them have a cell that other rows of the file have too, or a number where their column
-    has numbers. Or there are many, and nearly all are as wide as a row. `known` are some cells of
-    each column.
+    has numbers. Or there are many, and nearly all are as wide as a row. By column, `few` has the
+    file's cells if they are few, and `numbers` says whether all that are known are numbers.
     """
-    few = [seen if len(seen) <= _FEW_VALUES else set() for seen in known]
-    numbers = [bool(seen - {""}) and None not in map(parse_number, seen - {""}) for seen in known]
     alike = sum(any(cell in few[at] for at, cell in line.items()) for line in lines)
     spelt = sum(
         any(numbers[at] and parse_number(cell) is not None for at, cell in line.items())
