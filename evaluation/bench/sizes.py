@@ -25,16 +25,16 @@ from ..utility.classifiers import make_classifiers
 RECORDS, EPSILONS = (400, 1_600, 6_400), (8.0, 1.0)
 CLASSIFIERS = {"tfidf": "words", "minilm": "sentence embeddings"}
 CPU: dict[str, Any] = {
-    "base_model": "smollm2-135m-text",
+    "base_model": "gpt2-mini",
     "records": max(RECORDS),
     "tested": 1_000,
     "rows": 600,
     "max_tokens": 64,
 }
 SIZES = {
-    "tiny": CPU | {"base_model": "gpt2-mini", "tested": 60, "rows": 16, "max_tokens": 16},
+    "tiny": CPU | {"tested": 60, "rows": 16, "max_tokens": 16},
     "cpu": CPU,
-    "full": CPU | {"rows": 6_400},
+    "full": CPU | {"base_model": "smollm2-135m-text", "rows": 6_400},
 }
 
 
