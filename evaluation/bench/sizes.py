@@ -70,7 +70,8 @@ def measure_arm(
         )
         twinset.fit(rows, "text", labels={label: sorted(train[label].unique())})
         if arm == NONE:  # equally many rows of each label: its counts of labels are all noise
-            counts = {(value,): size["rows"] // 2 for value in train[label].unique()}
+            values = train[label].unique()
+            counts = dict.fromkeys(zip(values), size["rows"] // len(values))
             rows = twinset.model.sample(counts, twinset.config.sampling)
         else:
             rows, epsilon = twinset.sample(size["rows"]), twinset.guarantee.epsilon

@@ -447,7 +447,7 @@ def _growth(step: Any) -> float:
         return math.prod(map(_growth, step), start=1.0)
     if not isinstance(step, dict):
         return 1.0
-    grown = _GROWTH.get(step.get("type"), 1) * _growth([*step.values()])
+    grown = _GROWTH.get(str(step.get("type")), 1) * _growth([*step.values()])
     # An expression may match nothing, and what it is replaced by is put between all letters.
     replaced = len(step.get("pattern", {}).get("String", ""))
     for text in (step[key] for key in ("content", "prepend") if key in step):

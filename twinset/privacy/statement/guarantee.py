@@ -239,7 +239,7 @@ def most_belief(epsilon: float, delta: float) -> float:
 def says_little(claim: Guarantee) -> bool:
     """Return whether the bound allows near certainty. True without a guarantee, too.
 
-    From ε of about 4.6 on, the attacks of an audit say more about a twin than its ε does.
+    From ε of about 4.6 on, an attacker may become nearly certain.
     """
     if claim.epsilon is None or claim.delta is None:
         return True
@@ -262,7 +262,7 @@ def belief_sentence(claim: Guarantee) -> str:
         f"Someone who knows everything else about {what} can raise their belief {that} from 50 % "
         f"to at most {sure} on average, whatever is done with the twin."
     )
-    little = " That rules out little. At so large an ε, the attacks of an audit say more."
+    little = " That rules out little. An audit may show more, but only a smaller ε protects more."
     return bound + (little if says_little(claim) else "")
 
 
