@@ -172,7 +172,8 @@ class OutputPaths:
         """
         chosen = self.format or (ending_of(self.output) if self.output else None)
         kind = format_of(data) or ""
-        alike = {"xlsx": "csv", "json": "jsonl", "feather": "parquet"}.get(kind, kind or "parquet")
+        written = kind if f".{kind}" in FORMATS else "parquet"
+        alike = {"xlsx": "csv", "json": "jsonl"}.get(kind, written)
         return chosen or (ending_of(data) or alike).removesuffix(".gz")
 
 
