@@ -55,7 +55,7 @@ INFLATES = "inflates to more than 100 times its size"
     [
         ("many.jsonl", MANY, "more than 2000 columns. Remove"),
         ("sparse.jsonl", SPARSE, "columns are missing in most rows. Keep"),
-        ("open.csv", OPEN, "more than 10000000 characters. Look for a quoted cell"),
+        ("open.csv", OPEN, "more than 10000000 characters. Is a quote never"),
         ("t.jsonl.gz", '{"review": "x"}\n' * 100_000, INFLATES),
         ("corpus.txt.gz", "x\n\n" * 1_000_000, INFLATES),
     ],

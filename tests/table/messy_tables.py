@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -157,6 +158,14 @@ PAIRS = [{"stars": 1}] * 40
 HALVES = pa.DictionaryArray.from_arrays(
     pa.array([0, 1] * 20), pa.array([np.float16(1.5), np.float16(2)])
 )
+# categories with a value twice, or none, and times with billionths of a second
+TWICE, GAP = (
+    pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 1] * 10), pa.array(values))
+    for values in (["bad", "good", "bad"], ["bad", "good", None])
+)
+TIMES = pa.array([1, 10**9] * 20, pa.time64("ns"))
+# what stands before a quote, and what stands behind the one that belongs to it
+QUOTED = [(" ", ""), (" ", " "), ("\t", ""), ("\xa0", ""), ("\u200b ", ""), (" ", " she said")]
 STRICT, LABEL = {"strict": True}, {"attributes": ("label",)}
 JOIN = LABEL | {"text": "{title}: {review}"}
 UNBALANCED = ["good"] * 37 + ["bad"] * 3
@@ -192,10 +201,24 @@ READ = {
         cells(FRENCH, sep="\t").encode("utf-16"), "UTF-16 & tabs", first=FRENCH[0]
     ),
     "UTF-16 without its mark": Messy(cells().encode("utf-16-le"), "read as UTF-16-le"),
+    "UTF-16 of a name without its order": Messy(
+        cells().encode("utf-16-be"), "read as UTF-16-be", options={"encoding": "utf-16"}
+    ),
+    "UTF-32 of a name without its order": Messy(
+        cells().encode("utf-32-le"), "read as UTF-32-le", options={"encoding": "utf-32"}
+    ),
     "UTF-32": Messy(cells().encode("utf-32"), "read as UTF-32"),
     "Cyrillic of Windows": Messy(cells(RUSSIAN).encode("cp1251"), "cp1251", first=RUSSIAN[0]),
     "gzipped semicolons": Messy(gzip.compress(cells(sep=";").encode()), SEMICOLON, file="t.csv.gz"),
     "carriage returns": Messy(cells(end="\r\n")),
+    "carriage returns, twice": Messy(cells(end="\r\r\n")),
+    "carriage returns alone": Messy(
+        cells(changed(TEXTS, _0="two,\nlines"), end="\r"), first="two,\nlines"
+    ),
+    "a name of two lines": Messy(
+        cells().replace("review", '"re\rview"', 1), options={"text": "re\rview"}
+    ),
+    "a name like a packed file": Messy(cells(header=("PAR1", "label")), options={"text": "PAR1"}),
     "line breaks and quotes in cells": Messy(
         cells(changed(TEXTS, _0='two\n"lines", and\r\nmore')), first='two\n"lines", and\r\nmore'
     ),
@@ -282,12 +305,26 @@ READ = {
     "Excel": Messy(excel(table()), file="t.xlsx"),
     "Excel with rows before the table": Messy(excel(table(), startrow=3), file="t.xlsx"),
     "Excel with dates": Messy(excel(table(labels=DATES)), file="t.xlsx", options=LABEL),
+    "Excel with escapes": Messy(
+        excel(table(changed(TEXTS, _0="a_x000D_\nb _x005F_x0041_ _xD83D__xDE00_"))),
+        file="t.xlsx",
+        first="a\r\nb _x0041_ \U0001f600",
+    ),
     "two sheets": Messy(excel(table(), table()[:2]), "read the first of 2 sheets", file="t.xlsx"),
     "another sheet": Messy(excel(table()[:2], table()), file="t.xlsx", options={"split": "s1"}),
     "Feather": Messy(lambda path: table().to_feather(path), file="t.feather"),
     "Feather of polars": Messy(feather_of_polars, file="t.feather"),
     "Feather with categories of halves": Messy(
         arrow_stream(pa.table({"review": TEXTS, "label": HALVES})), file="t.arrow"
+    ),
+    "columns of no use that pandas lacks": Messy(
+        arrow_stream(pa.table({"review": TEXTS, "label": TWICE, "at": TIMES, "of": GAP})),
+        "leaving out columns",
+        file="t.arrow",
+        options=LABEL,
+    ),
+    "times as labels": Messy(
+        parquet(pa.table({"review": TEXTS, "label": TIMES})), file="t.parquet", options=LABEL
     ),
     "an index with a name": Messy(parquet(table().set_index("review")), file="t.parquet"),
     "an empty group of rows": Messy(
@@ -346,9 +383,25 @@ REFUSED = {
     "a quotation over rows in the header": Messy(
         f'review,"label\n{SECRET},a\n{SECRET},b\nc"\n{SECRET},a\n', "the header has a quotation"
     ),
-    "a blank before a quote": Messy(
-        f'review,label\n"{SECRET}, and more", "a"\n', "row 2 has a blank before a quote"
+    **{
+        f"{before!r} before a quote and {behind!r} behind": Messy(
+            f'{cells()}"{SECRET}, and more",{before}"a"{behind}\n', "row 42 has a blank before"
+        )
+        for before, behind in QUOTED
+    },
+    "a quotation that would be two records": Messy(
+        f'{cells()}{SECRET}, "of two\nlines, good"\n', "row 42 has a blank before a quote"
     ),
+    "a return that would make two records": Messy(
+        f"{cells()}{SECRET},bad\rmore,good\n", "row 42 has a line break & double quotes"
+    ),
+    "the same in a file of Windows": Messy(
+        cells(end="\r\n") + f"{SECRET},bad\rmore,good\r\n", "row 42 has a line break"
+    ),
+    "a line feed in a file of returns": Messy(
+        cells(end="\r") + f"{SECRET},bad\nmore,good\r", "row 42 has a line break"
+    ),
+    "one column": Messy("review\n" + "\n".join(TEXTS), "no other column looks like a column of"),
     "text behind a quotation": Messy(cells() + f'"{SECRET}" he said,a\n', "row 42 has a quote"),
     "quotes behind backslashes": Messy(cells() + f'"a \\"{SECRET}\\"",a\n', "row 42 has a quote"),
     "damaged UTF-8": Messy(
@@ -361,11 +414,14 @@ REFUSED = {
         cells(["\x81\x8d\x8f\x90\x9d" * 9] * 40).encode("latin-1"), "`encoding`"
     ),
     "a damaged header": Messy(b"t\xffxt \xc3\xa9\xc3\xa9,l\na,b\n", "the header is not UTF-8"),
+    "UTF-8 that is called UTF-16": Messy(
+        cells(), "no byte order mark & `encoding=utf-16-le`", options={"encoding": "utf-16"}
+    ),
     "brackets": Messy(b"[" * 100_000, "line 1 is not valid JSON", file="t.jsonl"),
     "no Parquet": Messy(SECRET, "not a readable Parquet", file="t.parquet"),
     "an older Excel file": Messy(SECRET, "unknown ending & .xlsx", file="t.xls"),
     "gzip that is cut off": Messy(
-        gzip.compress(cells().encode())[:-9], "compressed", file="t.csv.gz"
+        gzip.compress(cells().encode())[:-9], "cut off. Copy", file="t.csv.gz"
     ),
     "a picture": Messy(b"\x89PNG" + bytes(99), "is not text"),
     "NUL characters, strictly": Messy(cells(NULS), "row 2 has a NUL", options=STRICT),
@@ -381,6 +437,14 @@ REFUSED = {
     "empty rows, strictly": Messy(cells(EMPTY_ROWS), "first in row 3", options=STRICT),
     "many rows without label": Messy(
         cells(labels=changed(LABELS, _5="", _6="", _7="")), "in 3 of 40 rows, first in row 7"
+    ),
+    "a key twice": Messy(
+        jsonl(lines()) + f'{{"review": "{SECRET}", "label": "a", "review": "b"}}'.encode(),
+        "line 41 & has a key twice",
+        file="t.jsonl",
+    ),
+    "a key twice in an array": Messy(
+        f'[{{"review": "{SECRET}", "label": "a", "label": "b"}}]', "item 1 & twice", file="t.json"
     ),
     "two kinds": Messy(jsonl(lines(labels=["1", 2] * 20)), "mixes text, numbers", file="t.jsonl"),
     "objects as labels": Messy(
@@ -412,9 +476,15 @@ REFUSED = {
     "texts without a format": Messy(cells(), "Rename it to .csv, .tsv or", file="t.txt"),
     "a packed table": Messy(zip_of(1), "Unpack it", file="t.csv.zip"),
     "bzip2 that is cut off": Messy(
-        bz2.compress(cells().encode())[:-9], "compressed data is", file="t.csv.bz2"
+        bz2.compress(cells().encode())[:-9], "cut off. Copy", file="t.csv.bz2"
     ),
-    "Zstandard that is none": Messy(SECRET, "cannot be read", file="t.jsonl.zst"),
+    "Zstandard that is none": Messy(SECRET, "data are damaged", file="t.jsonl.zst"),
+    "Zstandard that is cut off": Messy(
+        pa.compress(cells().encode(), "zstd", asbytes=True)[:-9], "cut off. Copy", file="t.csv.zst"
+    ),
+    "Excel called CSV": Messy(excel(table()), "Unpack it, or name the file by its kind"),
+    "Parquet called JSONL": Messy(parquet(table()), "Unpack it, or name", file="t.jsonl"),
+    "a pipe": Messy(os.mkfifo, "is no file. Pipe it in"),
     "bytes": Messy(
         parquet(table([text.encode() for text in TEXTS])),
         "no text but bytes. Decode them",

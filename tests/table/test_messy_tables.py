@@ -84,6 +84,6 @@ def test_errors_name_standard_input(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(f"a,b\n{SECRET}\n".encode())))
     message = refusal(read_frame, "-", folder=tmp_path)
     assert message.startswith("standard input: row 2 has 1 cells")
-    for data in (gzip.compress(b"a,b"), pa.compress(b"a,b", "zstd", asbytes=True), b"PAR1\x15"):
+    for data in (gzip.compress(b"a,b"), pa.compress(b"a,b", "zstd", asbytes=True), b"PAR1\x15\0"):
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
         assert "Unpack it, or name the file" in refusal(read_frame, "-", folder=tmp_path)

@@ -39,7 +39,7 @@ from twinset.files.limits import (
     check_names,
 )
 from twinset.table import columns
-from twinset.table.columns import Piece, RowNumbers
+from twinset.table.columns import Piece, RowNumbers, whole_characters
 
 _MAGIC = b"ARROW1"  # at both ends of Feather
 _NO_NAME = re.compile(r"__index_level_\d+__")  # a nameless index of pandas, in Parquet
@@ -90,14 +90,14 @@ class _Unfolding:
         kind = cells.type
         if pa.types.is_dictionary(kind):
             cells.indices.validate(full=True)
-            values, sizes = self._dictionary(name, cells.dictionary)
+            values, sizes, is_set = self._dictionary(name, cells.dictionary)
             self._count(max(rows, pc.sum(sizes.take(cells.indices)).as_py() or 0))
             if pa.types.is_float16(kind.value_type):  # no categories of pandas
                 return values.take(cells.indices).cast(pa.float32())
             # labels stay unchanged, and all batches may have the same ones
-            if len(values) <= MOST_COMBINATIONS and values.nbytes <= SMALL:
+            if is_set and len(values) <= MOST_COMBINATIONS and values.nbytes <= SMALL:
                 return cells
-            if kind.ordered:
+            if is_set and kind.ordered:
                 most = f"more than {MOST_COMBINATIONS} values or {SMALL} bytes of them"
                 raise InputError(f"{self.path or 'table'}: an ordered category has {most}")
             return values.take(cells.indices)
@@ -110,9 +110,11 @@ class _Unfolding:
             return cells.cast(pa.large_string() if pa.types.is_string_view(kind) else pa.binary())
         self._count(max(rows, cells.nbytes))
         cells.validate(full=True)
+        if kind == pa.time64("ns"):  # finer than Python's times: as these would be written
+            return pc.replace_substring_regex(cells.cast(pa.large_string()), r"(\.0{6})?0{3}$", "")
         return cells
 
-    def _dictionary(self, name: str, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    def _dictionary(self, name: str, values: pa.Array) -> tuple[pa.Array, pa.Array, bool]:
         where = [values.offset, len(values), *(each and each.address for each in values.buffers())]
         if name not in self.dictionaries or self.dictionaries[name][1] != where:
             self._count(values.nbytes)
@@ -122,7 +124,8 @@ class _Unfolding:
             sizes = pa.array(np.full(len(plain), plain.nbytes // max(1, len(plain))))
             with suppress(pa.ArrowNotImplementedError):  # of cells that are all equally large
                 sizes = pc.fill_null(pc.binary_length(plain), 0)
-            self.dictionaries[name] = values, where, plain, sizes
+            is_set = len(plain.unique()) == len(plain) and not plain.null_count  # as pandas asks
+            self.dictionaries[name] = values, where, plain, sizes, is_set
         return self.dictionaries[name][2:]
 
     def _count(self, size: int) -> None:
@@ -408,9 +411,8 @@ def load_dataset(name: str, split: str | None) -> Reader:
             remedy = "Name a file in it"
             if any(chain(Path(name).glob("*=*"), Path(name).glob("*.parquet"))):
                 remedy = "If its files are one table, join them: `pandas.read_parquet(folder)`"
-            raise InputError(
-                f"{name}: not a folder saved by datasets.save_to_disk. {remedy}."
-            ) from None
+            fault = f"not a folder saved by datasets.save_to_disk. {remedy}"
+            raise InputError(f"{name}: {fault}.") from None
         if split is not None and not isinstance(loaded, DatasetDict) and loaded.split is None:
             raise InputError(f"{name}: has no splits. Leave `split` out")
         by_name = loaded if isinstance(loaded, DatasetDict) else {str(loaded.split): loaded}
@@ -440,15 +442,20 @@ def load_dataset(name: str, split: str | None) -> Reader:
 
 
 def read_dataset(data: Any, source: str) -> Reader:
-    """Return pieces and schema of a `datasets.Dataset`."""
-    if data.features is None:  # of a stream that was mapped or comes from a function
+    """Return pieces and schema of a `datasets.Dataset`, or of a table that Arrow knows."""
+    damaged = f"{source}: its data are damaged. Make it again."
+    if not hasattr(data, "with_format"):
+        with one_line(damaged):
+            table = pa.table(data)
+            tables, schema = iter([table]), _without_index(table.schema)
+    elif data.features is None:  # of a stream that was mapped or comes from a function
         remedy = "Give `features=` to what made it, or give `list(data)`"
         raise InputError(f"{source}: its columns have no stated types. {remedy}")
-    schema = data.features.arrow_schema
+    else:
+        schema = data.features.arrow_schema
+        tables = (t.combine_chunks() for t in data.with_format("arrow").iter(columns.ROWS_AT_ONCE))
     check_names(schema.names, source)
-    tables = data.with_format("arrow").iter(columns.ROWS_AT_ONCE)
-    batches = (batch for table in tables for batch in table.combine_chunks().to_batches())
-    damaged = f"{source}: its data are damaged. Make it again."
+    batches = (batch for table in tables for batch in table.to_batches())
     return _name_classes(_arrow_pieces(batches, schema.names, damaged), schema, damaged)
 
 
@@ -461,6 +468,7 @@ def read_excel(
     """Yield pieces of a sheet, by default the first. Its first non-empty row is the header."""
     from openpyxl import load_workbook
     from openpyxl.xml.functions import fromstring
+    from openpyxl.utils.escape import unescape
 
     message = f"{path}: not a readable Excel file (.xlsx without a password). Save it again."
     with path.open("rb") as raw, warnings.catch_warnings(), one_line(message):
@@ -509,7 +517,8 @@ def read_excel(
                     raise InputError(
                         f"{path}: most of its cells are empty. Keep the columns that you need."
                     )
-                cells = [None if cell in _ERRORS or cell == "" else cell for cell in values]
+                read = [whole_characters(unescape(c)) if isinstance(c, str) else c for c in values]
+                cells = [None if cell in _ERRORS or cell == "" else cell for cell in read]
                 while cells and cells[-1] is None:
                     cells.pop()
                 row = rows.next

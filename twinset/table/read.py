@@ -1,9 +1,9 @@
 """Tables in files: which ending means which format, and how a table is read and written.
 
-The cells are private, and
-messages of libraries may quote them. So these are never passed on, and errors are raised `from
-None` to keep them out of tracebacks. Knows nothing of texts, labels or privacy budgets. A table is
-a pandas table on Arrow's columns, with facts from its source (row numbers, types) in its `attrs`.
+The cells are private, and messages of libraries may quote them. So these are never passed on, and
+errors are raised `from None` to keep them out of tracebacks. Knows nothing of texts, labels or
+privacy budgets. A table is a pandas table on Arrow's columns, with facts from its source (row
+numbers, types) in its `attrs`.
 """
 
 from __future__ import annotations
@@ -48,16 +48,12 @@ READ_ONLY = {".json": "json", ".json.gz": "json", ".xlsx": "xlsx"}
 READ_ONLY |= {".feather": "feather", ".arrow": "feather"}
 READ_ONLY |= {f".ndjson{end}": "jsonl" for end in ("", ".gz")}
 READ_ONLY |= {f".{kind}{end}": kind for kind in ("csv", "tsv", "jsonl") for end in (".bz2", ".zst")}
-_REMEDIES = dict.fromkeys(
-    (".zip", ".7z", ".rar", ".tar", ".xz"), "Unpack it and name the file inside"
-)
+_REMEDIES = dict.fromkeys((".zip", ".7z", ".rar", ".tar", ".xz"), "Unpack it. Name the file inside")
 _REMEDIES[".txt"] = "Rename it to .csv, .tsv or .jsonl, by what it holds"
 # As OWASP's "CSV injection" lists them. The last four are = + - @ in full width.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 STDIN = "-"
 _JSON = re.compile(rb"""\{\s*(["}]|\Z)|\[\s*([][{]|\Z)""")  # a table of CSV may begin with [ or {
-# gzip, Zstandard, bzip2, ZIP and Excel, Parquet, Feather
-_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"PK\3\4", b"PAR1", b"ARROW1")
 UNNAMED = "FILE"  # in commands to paste, which cannot read standard input again
 
 
@@ -88,16 +84,16 @@ def read_frame(
 
     Args:
         source: file with an ending in `FORMATS` or `READ_ONLY`, folder of `save_to_disk`, hub name,
-            "-" (standard input with CSV, JSONL or a JSON array), or a `datasets.Dataset`.
+            "-" (standard input with CSV, JSONL or a JSON array), a `datasets.Dataset`, or a table
+            that Arrow knows.
         split: split of a folder or hub data set, or sheet of an Excel file.
         folder: private to its owner. Texts of a large table are kept there. None: in memory.
         layout: encoding and delimiter, if they should not be detected.
         written_as: an ending of `FORMATS` without its dot. The file is read as `write_frame`
             writes it, and nothing is detected.
     """
-    is_path, name = isinstance(source, str | Path), "table"
-    if is_path:
-        name = str(source)
+    is_path = isinstance(source, str | Path)
+    name = str(source) if is_path else "table"
     path, kind, layout = Path(name), None, layout or Layout()
     rows, notes, schema = RowNumbers(), list[str](), None
     with ExitStack() as stack:
@@ -120,8 +116,9 @@ def read_frame(
                 pieces, schema = formats.read_dataset(source, name)
             elif path.is_dir() or (not path.exists() and format_of(path) is None):
                 pieces, schema = formats.load_dataset(name, split)
-            elif not path.exists():
-                raise InputError(f"{path}: no such file. Check the path.")
+            elif not path.is_file():
+                is_there = "is no file. Pipe it in with `-`" if path.exists() else "no such file"
+                raise InputError(f"{path}: {is_there}. Check the path.")
             elif kind is None:
                 readable = ", ".join((*FORMATS, *READ_ONLY))
                 remedy = _REMEDIES.get(path.suffix.lower(), f"Save it as one of {readable}")
@@ -148,21 +145,20 @@ def read_frame(
             damaged = f"{name}: is not a readable table. Write it again."
             with formats.one_line(damaged) if schema is not None else nullcontext():
                 frame = columns.collect_table(pieces, schema, folder)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
-            raise InputError(
-                f"{path}: its compressed data is damaged or cut off. Copy it again."
-            ) from None
-        except OSError as error:
-            reason = error.strerror or "its data are damaged"  # Arrow gives no reason
-            raise InputError(f"{path}: cannot be read ({reason}). Check path and rights.") from None
+        except (EOFError, zlib.error, OSError) as error:
+            fault = "its data are damaged or cut off. Copy it again"
+            if reason := getattr(error, "strerror", None):  # Arrow and gzip give none
+                fault = f"cannot be read ({reason}). Check path and rights"
+            raise InputError(f"{path}: {fault}.") from None
     if own and len(frame.columns):
         frame = frame.apply(typed)
+    is_made = schema is None or not (is_path or hasattr(source, "with_format"))
     stated = [f for f in schema or () if pa.types.is_integer(f.type) or f.type == pa.bool_()]
     facts = TableFacts(
         is_text=own is not None,
         is_named_by_rows=kind in ("jsonl", "json"),
         states_types=kind not in (*OF_TEXT, "xlsx"),
-        types=None if schema is None else {f.name: str(f.type) for f in stated},
+        types=None if is_made else {f.name: str(f.type) for f in stated},
         # without blank rows they are not kept: pandas copies what a table states all the time
         rows=rows if b"1" in rows.blank else replace(rows, blank=bytearray()),
         notes=notes,
@@ -187,8 +183,6 @@ def _spooled(folder: Path | None) -> Iterator[tuple[Path, str]]:
         for block in iter(partial(file.read, 1000), b""):
             if start := block.lstrip(b"\xef\xbb\xbf \r\n\t\0\xff\xfe"):
                 break
-        if start.startswith(_PACKED):
-            raise InputError("standard input: holds no text. Unpack it, or name the file")
         try:
             yield path, "json" if _JSON.match(start.replace(b"\0", b"")) else "csv"
         except InputError as error:

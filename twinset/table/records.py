@@ -58,7 +58,7 @@ from twinset.table.labels import (
     public_labels,
     settle_labels,
 )
-from twinset.table.schema import CONTROL, Attribute, Combination, LabelValue, Schema, plain
+from twinset.table.schema import CONTROL, UNSEEN, Attribute, Combination, LabelValue, Schema, plain
 from twinset.table.templates import PLACEHOLDER, fill, placeholders
 
 FEW = 20  # one row in this many may lack something, and is left out
@@ -66,13 +66,6 @@ LOST = "\ufffd"  # replaces a lost character
 JOINED = "text"  # the twin's name for joined columns
 _LOST = f"{LOST} for characters that were lost"
 _WRITABLE = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
-# Characters that are not drawn: format and control characters (no blanks), variation selectors,
-# fillers, an empty pattern of dots.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u115f\u1160"
-    "\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
-    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
 
 
 @dataclass(frozen=True)
@@ -221,9 +214,7 @@ def with_joined_text(
                     shown = f"{source}: {show([name], frame)}"
                     raise InputError(f"{shown} holds lists or objects. Leave it out of `text`.")
                 written[name] = ["" if cell is None else plain(plain_cell(cell)) for cell in filled]
-            rows = [
-                dict(zip(used, row, strict=True)) for row in zip(*written.values(), strict=True)
-            ]
+            rows = pd.DataFrame(written, dtype=object).to_dict("records")
             # an empty text if all its parts are blank: its literals say nothing
             joined = [
                 fill(text, r).strip() if any(map(str.strip, r.values())) else "" for r in rows
@@ -386,7 +377,7 @@ def _one_spelling(owner: str) -> str:
     >>> {_one_spelling(name) for name in ("p1", "P1 ", "\u200bp1\xa0", "p1\ufe0f", "p\x001")}
     {'p1'}
     """
-    shown = unicodedata.normalize("NFKC", _UNSEEN.sub("", owner))
+    shown = unicodedata.normalize("NFKC", UNSEEN.sub("", owner))
     return " ".join(shown.split()).casefold()
 
 

@@ -19,6 +19,13 @@ from twinset.files.limits import MOST_COMBINATIONS
 # C0, DEL and lone surrogates. C1 (U+0080-U+009F) stays: it is what curly quotes become when
 # Windows-1252 text is read as Latin-1, and real reviews are full of it.
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
+# Characters that are not drawn: format and control characters (no blanks), variation selectors,
+# fillers, an empty pattern of dots.
+UNSEEN = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u034f\u0600-\u0605\u061c\u06dd\u115f\u1160"
+    "\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u2800\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
 ORDERED = "category (ordered)"  # pandas writes "category" for both kinds
 LabelValue = str | int | float | bool
 Combination = tuple[LabelValue, ...]

@@ -35,6 +35,7 @@ from twinset.files.limits import (
 )
 from twinset.table import columns
 from twinset.table.columns import Piece, RowNumbers, parse_number, whole_characters
+from twinset.table.schema import UNSEEN
 
 UTF8 = "utf-8-sig"
 OWN_DELIMITERS = {"csv": ",", "tsv": "\t"}
@@ -55,25 +56,28 @@ _ENCODINGS = (
     *("cp932", "gb18030", "big5", "cp949", "mac_roman"),
 )
 _WIDE_UNITS = ("utf-16", "utf-32", "utf_16", "utf_32")
+# gzip, Zstandard, bzip2, ZIP and Excel, Parquet, Feather
+_PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"PK\3\4", b"PAR1", b"ARROW1")
 _SURE = 0.2  # likeness of the letters to a language's, from 0 to 1
 _TEXT = pa.large_string()
 _DAMAGED = re.compile("[\udc80-\udcff]")  # bytes that are escaped
 _HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
 _LINE_END = re.compile(r"\r\n|\r|\n")
+# a header that ends in a carriage return alone, as all rows do then
+_MAC = re.compile(r'(?:"[^"]*"|[^"\r\n])*\r+(?![\r\n])')
 _FEW_VALUES = 1000  # of a column of labels at most
 _SEVERAL = 3  # lines in a quotation: one or two may look like rows by chance
 _OVER_ROWS = (
     "has a quotation that runs over several rows. Close it in its row, write a quote that belongs "
     "to the text twice, or say with `multiline` that these lines are text."
 )
+# of an object with one key twice, a cell would be lost. A list is no row, and is never read.
+_ONCE: Any = {"object_pairs_hook": lambda p: found if len(found := dict(p)) == len(p) else []}
 _BETWEEN = re.compile(r"\s*(,?)\s*")  # items of a JSON array
-_AROUND = re.compile(
-    r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\['
-)  # an array, and an object about it
-_TOO_LONG = (
-    f"a line or a cell has more than {MOST_CELL} characters. Look for a quoted cell that is never "
-    "closed."
-)
+# an array, and an object about it
+_AROUND = re.compile(r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\[')
+_QUOTED = "Put the cell in double quotes, and write each quote inside it twice."
+_TOO_LONG = f"a line or a cell has more than {MOST_CELL} characters. Is a quote never closed?"
 _TOO_MANY = f" has more than {MOST_ITEMS} cells or items. Keep texts and labels."
 
 
@@ -90,6 +94,7 @@ class Layout:
     skipped: int = 0  # lines before the header
     is_told: bool = False  # the encoding was detected
     multiline: bool = False  # lines within quotes are text, though they look like rows
+    newline: str = "\n"  # ends a row of CSV, also behind carriage returns. Else "\r".
 
     def __post_init__(self) -> None:
         """Refuse unusable settings, and normalise the rest."""
@@ -140,6 +145,7 @@ def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, 
         csv.field_size_limit(limit)
         best = layout.delimiter or (hint[1] if hint else max(shares, key=lambda one: shares[one]))
         found = replace(found, delimiter=best, skipped=1 if hint else 0)
+        found = replace(found, newline="\r") if _MAC.match(start) else found
         cells = f", separated by {'tabs' if best == chr(9) else best}"
     guessed = [] if layout.encoding else ["`encoding`"]
     guessed += ["`delimiter`"] if cells and not layout.delimiter else []
@@ -155,11 +161,12 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
     """Return a file's encoding, given or detected, and the number of NULs in its text."""
     decoder, is_utf8, size, sample = codecs.getincrementaldecoder("utf-8")(), True, 0, b""
     even, odd = 0, 0  # NUL bytes at even and at odd places: every second one in UTF-16
-    mark: str | None = None
+    mark, is_packed = None, False
     with open_bytes(path) as raw:
         for block in chain(iter(partial(raw.read, _BLOCK), b""), [b""]):
             if not size:
                 mark = next((name for m, name in _MARKS.items() if block.startswith(m)), None)
+                is_packed = block.startswith(_PACKED)
             even, odd = even + block[0::2].count(0), odd + block[1::2].count(0)
             size += len(block)
             check_inflated(size, path)  # every block is read here before it is read for itself
@@ -174,10 +181,15 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
     fewer, more = sorted((even, odd))
     if mark is not None and (given or mark).startswith(mark):
         given = mark  # "utf-16-le" would keep the mark as a character
-    elif given is None and 3 * more > size and 10 * fewer < more:  # Latin letters in UTF-16
-        given = "utf-16-le" if odd > even else "utf-16-be"
+    # Latin letters have NULs. In UTF-32 these are at places of both kinds, and it must be given.
+    elif given in (None, *_MARKS.values()) and 3 * more > size and (given or 10 * fewer < more):
+        given = f"{given or 'utf-16'}-{'le' if odd > even else 'be'}"
+    elif given in _MARKS.values():
+        raise InputError(f"{path}: has no byte order mark. Give `encoding={given}-le` or -be.")
     if given is not None and given.startswith(_WIDE_UNITS):
         return given, 0
+    if is_packed and (even + odd or not is_utf8):  # a header may begin like that
+        raise InputError(f"{path}: holds no text. Unpack it, or name the file by its kind.")
     if 10 * (even + odd) > size:
         raise InputError(f"{path}: is not text but some other kind of file. Save it as CSV.")
     letters = [one for one in sample.decode("utf-8", "replace") if not one.isascii()]
@@ -223,9 +235,7 @@ def _read_text(
         try:
             for part in iter(partial(text.read, _BLOCK), "") if newline is None else text:
                 if "\0" in part and layout.strict:
-                    raise InputError(
-                        f"{path}: {rows.next} has a NUL character. Remove it or omit `strict`."
-                    )
+                    raise InputError(f"{path}: {rows.next} has a NUL. Remove it, or omit `strict`.")
                 if len(part) > MOST_LINE:
                     raise InputError(f"{path}: {_TOO_LONG}")
                 items += 1 + (found := _count_items(part, layout.delimiter))
@@ -241,10 +251,8 @@ def _read_text(
                 part.encode()
                 yield part.replace("\0", "")  # C libraries see the end of a cell in it
         except UnicodeError:
-            raise InputError(
-                f"{path}: {rows.next} is not {layout.name} text. Save it as UTF-8, or name its "
-                "`encoding`."
-            ) from None
+            fault = f"is not {layout.name} text. Save it as UTF-8, or name its `encoding`."
+            raise InputError(f"{path}: {rows.next} {fault}") from None
 
 
 def _count_items(text: str, delimiter: str | None) -> int:
@@ -258,9 +266,9 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
     """Yield pieces of CSV. Only an empty cell is missing, and all rows are equally wide.
 
     Cells are texts, because an inferred type would let one cell decide for its whole column.
-    Quotes are read strictly, because a stray one would decide where later rows begin.
+    Quotes and line ends are read strictly. A stray one would decide where later rows begin.
     """
-    lines = _read_text(path, layout, rows, "")
+    lines = _read_text(path, layout, rows, layout.newline)
     rest, delimiter = islice(lines, layout.skipped, None), str(layout.delimiter)
     raw: list[str] = []  # lines of the next row
 
@@ -278,12 +286,11 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            if "field larger" in str(error):
-                raise InputError(f"{path}: {_TOO_LONG}") from None
-            raise InputError(
-                f"{path}: {rows.next} has a quote without its counterpart. Put the cell in double "
-                "quotes, and write each quote inside it twice."
-            ) from None
+            fault = f"{rows.next} has a quote without its counterpart"
+            if "new-line" in str(error):
+                fault = f"{rows.next} has a line break that is not the file's own"
+            fault = _TOO_LONG if "field larger" in str(error) else f"{fault}. {_QUOTED}"
+            raise InputError(f"{path}: {fault}") from None
         finally:
             csv.field_size_limit(limit)
         if some and (cells is None or len(some) == columns.ROWS_AT_ONCE):
@@ -298,15 +305,17 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
             break
         row, is_blank = rows.next, len(cells) < 2 and not "".join(cells).strip()
         rows.blank.append(b"01"[is_blank])
-        if is_blank:
-            raw.clear()
-            continue
-        written, is_long = "".join(raw), len(raw) > 1
+        written, at = "".join(raw), 0
+        is_long = len(raw) > 1 or "\r" in written.rstrip()
         raw.clear()
-        for cell in cells:  # a text in quotes may begin like that
-            if cell[:1] == " " and cell.lstrip()[:1] == cell[-1:] == '"':
-                if f"{delimiter}{cell}" in written or written.startswith(cell):
-                    raise InputError(f"{path}: {row} has a blank before a quote. Remove the blank.")
+        if is_blank:
+            continue
+        for cell in cells if '"' in "".join(cells) else ():
+            if written.startswith('"', at):
+                at += 2 + cell.count('"')
+            elif '"' in cell and UNSEEN.sub("", cell).lstrip().startswith('"'):
+                raise InputError(f"{path}: {row} has a blank before a quote. {_QUOTED}")
+            at += len(cell) + 1
         parts = _lines_as_rows(cells, delimiter) if is_long and not layout.multiline else []
         if not names:
             names = [name or f"Unnamed: {place}" for place, name in enumerate(cells)]
@@ -391,11 +400,11 @@ def _json_items(
                 rows.blank.append(ord("1"))
                 continue
             try:
-                yield line, json.loads(line)
+                yield line, json.loads(line, **_ONCE)
             except (ValueError, RecursionError):
                 yield line, None
         return
-    rows.word, at, decoder = "item", array.end(), json.JSONDecoder()
+    rows.word, at, decoder = "item", array.end(), json.JSONDecoder(**_ONCE)
     is_first = True
     while True:
         before, between = at, _BETWEEN.match(rest, at)
@@ -432,12 +441,14 @@ def read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool) 
     for count, (text, found) in enumerate(_json_items(path, layout, rows, may_be_array), start=1):
         if "\\u" in text and isinstance(found, dict):
             try:
-                found = json.loads(whole_characters(json.dumps(found, ensure_ascii=False)))
+                whole = whole_characters(json.dumps(found, ensure_ascii=False))
+                found = json.loads(whole, **_ONCE)
             except RecursionError:
                 found = None
         if not isinstance(found, dict):
             form = {"item": "an array of objects, [{…}, {…}]"}.get(rows.word, "one object a line")
-            raise InputError(f"{path}: {rows.next} is not valid JSON of an object. Write {form}.")
+            fault = "is not valid JSON of an object, or has a key twice"
+            raise InputError(f"{path}: {rows.next} {fault}. Write {form}.")
         rows.blank.append(ord("0"))
         read += len(text)
         if not found.keys() <= names.keys():
@@ -453,12 +464,8 @@ def read_json(path: Path, layout: Layout, rows: RowNumbers, may_be_array: bool) 
         if len(some) == columns.ROWS_AT_ONCE:
             yield len(some), {name: [each.get(name) for each in some] for name in names}
             some = []
-    if (
-        len(some) == 1
-        and rows.blank.count(b"0") == 1
-        and some[0]
-        and all(isinstance(cell, dict | list) for cell in some[0].values())
-    ):
+    is_one = len(some) == 1 == rows.blank.count(b"0") and some[0]
+    if is_one and all(isinstance(cell, dict | list) for cell in some[0].values()):
         raise InputError(
             f"{path}: is one object of columns or rows. Write an array of objects, [{{…}}, {{…}}], "
             "as `to_json(path, orient='records')` of pandas does."
