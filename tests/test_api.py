@@ -16,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 from evaluation.findings import Findings
 from tests.helpers.commands import snapshot, texts
@@ -125,6 +126,7 @@ def test_every_form_of_a_table_makes_the_same_model(tiny_base, tmp_path):
         (NAMED, "text", "label"),
         (tmp_path / "t.csv", "text", "label"),
         (Dataset.from_pandas(NAMED), "text", "label"),
+        (pa.Table.from_pandas(NAMED.set_index("text")), "text", "label"),
         (NAMED.text.to_numpy(), NAMED.label),
         (NAMED.to_dict("list"), "text", "label"),
         (NAMED.to_dict("records"), "text", "label"),
@@ -317,6 +319,10 @@ def test_a_notebook_gets_a_bar_of_plain_characters(capsys, monkeypatch):
         (lambda f: Twinset().fit(f, "nobody", None), "no column 'nobody'"),
         (lambda f: Twinset().fit(["a"], ["b", "c"]), "labels"),
         (lambda f: Twinset().fit({"train": f, "test": f}), "splits. Give one of them: train, test"),
+        (
+            lambda f: Twinset().fit(DatasetDict(test=Dataset.from_pandas(f))),
+            "splits. Give .*: test",
+        ),
         (lambda f: Twinset().fit({"a": ["x"], "b": ["y", "z"]}), "lists that are equally long"),
         (lambda f: Twinset().fit({"a": "x", "b": ["y"]}), "lists that are equally long"),
         (

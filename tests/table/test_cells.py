@@ -11,6 +11,7 @@ from datasets import Dataset
 
 from tests.helpers.labels import with_found
 from tests.helpers.refusals import SECRET, refusal
+from twinset.run.request import Source
 from twinset.table import read
 from twinset.table.columns import table_of
 from twinset.table.labels import LabelRules
@@ -209,7 +210,7 @@ def test_no_single_record_shows_in_the_schema(tmp_path, kind, more):
 
 def test_one_record_does_not_change_which_column_is_guessed():
     """A value that it alone has takes a column from the guess, and its other cell gives another."""
-    rows = [{"text": f"this is text number {i} of some", "a": "xy"[i % 2]} for i in range(60)]
+    rows = [{"text": f"this is text number {i} of some", "a": "xy"[i % 2]} for i in range(120)]
     rows = [row | {"b": "w" if i == 0 else "uv"[i % 2]} for i, row in enumerate(rows)]
     for extra in ([], [{"text": "this is one more text", "a": "zzz", "b": "w"}]):
         frame = pd.DataFrame([*rows, *extra])
@@ -255,3 +256,28 @@ def test_a_given_encoding_keeps_no_byte_order_mark(tmp_path):
         path.write_bytes("\ufefftext,label\nab c,x\n".encode(encoding))
         assert list(read_frame(path, layout=Layout(encoding))) == ["text", "label"]
     assert "unknown" in refusal(Layout, "idna")
+
+
+ODD_LETTERS = pa.Array.from_buffers(
+    pa.string(), 2, [None, pa.array([0, 1, 2], pa.int32()).buffers()[1], pa.py_buffer(b"\xff\xff")]
+)
+
+
+def test_a_table_of_arrow_is_read_as_its_file_is(tmp_path):
+    """A gap changes no large number, and nothing is quoted of damaged data."""
+    labels = [[2**53 + 1, 2**53, 7][i % 3] if i != 5 else None for i in range(60)]
+    times = pa.array([1] * 60, pa.time64("ns"))
+    table = pa.table({"text": [f"text {i}" for i in range(60)], "label": labels, "at": times})
+    pq.write_table(table, tmp_path / "t.parquet")
+    found = [records_of(tmp_path / "t.parquet")]
+    for data in (table, table.to_reader()):
+        found.append(records_of(Source.of(data, "text", "label", None, None, 0, {}).data))
+    assert found[0].schema.attributes[0].values == (7, 2**53, 2**53 + 1)
+    assert len({(records.schema, records.fingerprint()) for records in found}) == 1
+    damaged = pa.table({"text": ODD_LETTERS, "label": ["a", "b"]})
+    said = refusal(Source.of, damaged, "text", "label", None, None, 0, {})
+    assert said == "table: its data are damaged. Make it again."
+    # control: one cell may have decided a type in memory, and only the family is taken
+    narrow = table.set_column(1, "label", pa.array([1, 2] * 30, pa.int8()))
+    made = records_of(Source.of(narrow, "text", "label", None, None, 0, {}).data)
+    assert made.schema.attributes[0].dtype == "int64"

@@ -86,12 +86,17 @@ class Source:
             InputError: it is no table, or the numbers of texts and labels differ.
             TypeError: there is no such option for reading.
         """
-        if isinstance(data, Mapping) and any(hasattr(part, "columns") for part in data.values()):
+        parts = data.values() if isinstance(data, Mapping) else ()
+        if any(hasattr(part, name) for part in parts for name in ("columns", "column_names")):
             splits = ", ".join(map(str, data))
             raise InputError(f"the data set has splits. Give one of them: {splits}")
         data = table_of(data)
-        if hasattr(data, "to_pandas"):  # a `datasets.Dataset`, or another library's table
-            data = read_frame(data) if hasattr(data, "with_format") else data.to_pandas()
+        kind = type(data)  # a table's columns may be attributes, too
+        is_arrow = hasattr(kind, "__arrow_c_stream__") and hasattr(kind, "schema")
+        if is_arrow or hasattr(kind, "with_format"):  # or a `datasets.Dataset`
+            data = read_frame(data)
+        elif hasattr(kind, "to_pandas"):
+            data = data.to_pandas()
         if isinstance(data, pd.DataFrame | str | Path):
             if text is not None and not isinstance(text, str):
                 raise InputError(
