@@ -63,8 +63,11 @@ def test_columns_that_are_refused(text, attributes, part) -> None:
 @pytest.mark.parametrize(
     ("names", "is_told"),
     [
-        ({"review": "Comment?"}, True),
-        ({"review": "Ann Lee"}, True),  # beside plausible names it is quoted as any column's
+        ({"review": "Comment"}, True),
+        ({"review": "comment_en"}, True),
+        ({"review": "Great stay"}, False),  # short, as a text may be
+        ({"review": "Ann Lee"}, False),
+        ({"who": "u-7"}, False),  # a value that no other row has, as each row has its own
         ({"review": "Ann Lee", "mood": "good"}, False),
         ({"review": "Ann Lee", "id": "17"}, False),
         ({"review": "Ann Lee has a fever and stays"}, False),
@@ -72,9 +75,10 @@ def test_columns_that_are_refused(text, attributes, part) -> None:
     ],
 )
 def test_a_row_taken_for_the_header_is_never_quoted(names, is_told) -> None:
-    message = refused(table().rename(columns=names), "text", [])
-    assert (names["review"] in message) == is_told
-    assert is_told or "number 3" in message
+    frame, renamed = table(who=[f"u-{i}" for i in range(6)]), next(iter(names))
+    message = refused(frame.rename(columns=names), "text", [])
+    assert (names[renamed] in message) == is_told
+    assert is_told or f"number {list(frame).index(renamed) + 1}" in message
 
 
 def test_a_key_that_some_rows_lack_is_data(tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """Which column holds the text, which hold labels, and what messages call a column.
 
-A name that the owner did not type is quoted only if the cells show that it is a name. Without a
-header row it would be a person's cell. Guesses of columns count as public.
+A name that the owner did not type is quoted only if it reads like a name and its own column's cells
+are unlike it. Without a header row it would be a person's cell. Guesses of columns count as public.
 """
 
 from __future__ import annotations
 
 import datetime
 import re
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from numbers import Number
@@ -26,6 +27,8 @@ _LABEL_NAMES = frozenset(
     "label labels sentiment class category categories stars rating ratings score target topic "
     "emotion verdict polarity grade".split()
 )
+_NAMES = _LABEL_NAMES.union("text review comment title body message date name id".split())
+_LIKE_A_NAME = re.compile(r"[a-z][\w.-]{0,39}", re.ASCII)
 _SENTENCE = re.compile(r"[.,;!?]\s|[.,;!]$|[，。！？]")
 _WIDE = re.compile("[\u2e80-\ud7af]")
 
@@ -42,23 +45,25 @@ def check_table(frame: pd.DataFrame, source: str) -> None:
 
 
 def show(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote column names that the cells show to be names. Number the others, and long ones."""
-    verdicts = set(_header_verdicts(frame).values()) - {None}
+    """Quote column names that their cells show to be names. Number the others."""
+    verdicts = _header_verdicts(frame)
+    is_missing = False in verdicts.values()
     quoted = [
-        repr(name)
-        if name not in frame or (verdicts == {True} and len(name) <= 40 and name.isprintable())
-        else f"number {frame.columns.get_loc(name) + 1}"
+        f"number {frame.columns.get_loc(name) + 1}"
+        if name in frame and (is_missing or not verdicts[name])
+        else repr(name)
         for name in names[:30]
     ]
     plural = "columns" if len(names) > 1 else "column"
-    missing = " (is the header row missing? Add a line of names)" if False in verdicts else ""
+    missing = " (is the header row missing? Add a line of names)" if is_missing else ""
     return f"{plural} {', '.join(quoted)}" + (", …" if len(names) > 30 else "") + missing
 
 
 def _header_verdicts(frame: pd.DataFrame) -> dict[str, bool | None]:
     """Return for each column whether its name differs from its first cells, or None if unclear.
 
-    A record's text in place of the header is a sentence, or as long as most texts are.
+    A record's text in place of the header is a sentence, or as long as most texts are. A cell in
+    its place is a number, or one of the values. One cell in a hundred may be like none before it.
     """
     verdicts: dict[str, bool | None] = {}
     for name in frame.columns:
@@ -66,16 +71,16 @@ def _header_verdicts(frame: pd.DataFrame) -> dict[str, bool | None]:
         are_numbers = bool(cells) and all(isinstance(cell, Number | np.bool_) for cell in cells)
         is_number = re.fullmatch(r"\s*[-+]?[\d_.]+([eE][-+]?\d+)?\s*", name) is not None
         lengths = [_count_words(cell) for cell in cells if isinstance(cell, str)]
-        own = _count_words(name)
-        if (are_numbers and is_number) or name in map(str, cells):
-            verdicts[name] = False
-        elif sum(lengths) < _GUESS_WORDS * max(1, len(lengths)):
-            verdicts[name] = True if name.strip().casefold() in _LABEL_NAMES else None
-        elif own >= _GUESS_WORDS or _SENTENCE.search(name):
+        own, found = _count_words(name), Counter(map(str, cells))
+        are_texts = sum(lengths) >= _GUESS_WORDS * max(1, len(lengths))
+        is_prose = are_texts and (own >= _GUESS_WORDS or _SENTENCE.search(name))
+        if is_prose or name in found or (are_numbers and is_number):
             verdicts[name] = False
         else:
-            is_short = sum(n <= own for n in lengths) <= len(lengths) / 100
-            verdicts[name] = True if is_short else None
+            once = sum(n <= own for n in lengths) if are_texts else [*found.values()].count(1)
+            is_unlike = are_numbers or once <= len(cells) / 100
+            is_name = is_unlike and bool(cells) and _LIKE_A_NAME.fullmatch(name)
+            verdicts[name] = True if is_name or name.strip().casefold() in _NAMES else None
     return verdicts
 
 
@@ -159,7 +164,8 @@ def _guess(
 ) -> str:
     """Return the one column found among `names`. Refuse to guess if there is doubt."""
     if len(found) != 1 or is_partial(found[0], frame):
-        doubt = f"nothing of {show_unchosen(names, frame) or 'no column'} looks like {what}"
+        doubt = f"nothing of {show_unchosen(names, frame)}" if names else "no other column"
+        doubt = f"{doubt} looks like {what}"
         if found:
             may = "may each be" if len(found) > 1 else "is not in every row, but may be"
             doubt = f"{show(found, frame)} {may} {what}"
