@@ -467,8 +467,8 @@ def read_excel(
 ) -> Iterator[Piece]:
     """Yield pieces of a sheet, by default the first. Its first non-empty row is the header."""
     from openpyxl import load_workbook
-    from openpyxl.xml.functions import fromstring
     from openpyxl.utils.escape import unescape
+    from openpyxl.xml.functions import fromstring
 
     message = f"{path}: not a readable Excel file (.xlsx without a password). Save it again."
     with path.open("rb") as raw, warnings.catch_warnings(), one_line(message):
