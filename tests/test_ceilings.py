@@ -7,7 +7,8 @@ removed from it. The counts are those of tracked files.
 The house reached its goals at 20,397 lines of `twinset`, 7,417 of `evaluation` and 15,972 of tests.
 What came after a hostile review took the rest: label values selected by noisy counts, one spelling
 of a label, bounds on what files and tokenizers unfold to and on the work of `verify`, quotations
-over rows, notes and progress in Python, more forms of tables.
+over rows, quotes and line breaks that split records, notes and progress in Python, more forms of
+tables, among them tables of Arrow in memory.
 """
 
 import ast
@@ -26,10 +27,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (22_100, 20_500),
+    "twinset": (22_120, 20_500),
     "twinset/commandline": (1_066, 900),
-    "twinset/run": (2_665, 2_200),
-    "twinset/table": (3_575, 2_600),
+    "twinset/run": (2_670, 2_200),
+    "twinset/table": (3_590, 2_600),
     "twinset/sampling": (2_200, 2_200),
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
@@ -42,7 +43,7 @@ LINES = {
     "evaluation": (7_565, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (17_950, 16_000),
+    "tests": (18_070, 16_000),
 }
 MOST_FILES = 250
 LONGEST_FILE = 610  # goal 600
