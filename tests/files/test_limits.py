@@ -96,7 +96,7 @@ def test_cells_that_hardly_any_bytes_stand_for(tmp_path, monkeypatch, file, cont
     refused(lambda: read_corpus([path]) if "corpus" in file else read_frame(path), said)
 
 
-@pytest.mark.parametrize("cell", ['"a\nb"', '" a"'])
+@pytest.mark.parametrize("cell", ['" """', '"a\nb"', '" a"'])
 def test_a_wide_row_of_odd_cells_is_read_once(tmp_path, cell):
     """Not once for each cell."""
     path, start = tmp_path / "t.csv.gz", time.process_time()
