@@ -415,7 +415,7 @@ REFUSED = {
     ),
     "a damaged header": Messy(b"t\xffxt \xc3\xa9\xc3\xa9,l\na,b\n", "the header is not UTF-8"),
     "UTF-8 that is called UTF-16": Messy(
-        cells(), "no byte order mark & `encoding=utf-16-le`", options={"encoding": "utf-16"}
+        cells(), "no byte order mark & add -le or -be", options={"encoding": "utf-16"}
     ),
     "brackets": Messy(b"[" * 100_000, "line 1 is not valid JSON", file="t.jsonl"),
     "no Parquet": Messy(SECRET, "not a readable Parquet", file="t.parquet"),

@@ -185,7 +185,9 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
     elif given in (None, *_MARKS.values()) and 3 * more > size and (given or 10 * fewer < more):
         given = f"{given or 'utf-16'}-{'le' if odd > even else 'be'}"
     elif given in _MARKS.values():
-        raise InputError(f"{path}: has no byte order mark. Give `encoding={given}-le` or -be.")
+        raise InputError(
+            f"{path}: has no byte order mark. Omit `encoding={given}`, or add -le or -be."
+        )
     if given is not None and given.startswith(_WIDE_UNITS):
         return given, 0
     if is_packed and (even + odd or not is_utf8):  # a header may begin like that
