@@ -18,9 +18,11 @@ import pandas as pd
 
 from twinset import Twinset
 
-from ..papers.mattern import NONE, REAL, load_tables
+from ..papers.mattern import load_tables
 from ..papers.study import Comparison, Study, main
 from ..utility.classifiers import make_classifiers
+from .arms import ARMS as PARTS
+from .arms import NONE, REAL
 
 RECORDS, EPSILONS = (400, 1_600, 6_400), (8.0, 1.0)
 CLASSIFIERS = {"tfidf": "words", "minilm": "sentence embeddings"}
@@ -44,35 +46,34 @@ def name_arm(records: int, epsilon: float | None = None) -> str:
     return f"{made}, {records} records"
 
 
-ARMS = [*(name_arm(n, e) for n in RECORDS for e in (None, *EPSILONS)), NONE]
+# By the name of an arm, its records and its ε. Real rows have none.
+ARMS = {name_arm(n, e): (n, e) for n in RECORDS for e in (None, *EPSILONS)}
+ARMS[NONE] = min(RECORDS), PARTS[NONE]["epsilon"]
 
 
 def measure_arm(
     arm: str, seed: int, tables: Mapping[str, pd.DataFrame], size: Mapping[str, Any]
 ) -> dict[str, float | None]:
     """Return the accuracy on real test rows for each classifier, and the guaranteed ε."""
-    train, test, epsilon = tables["train"], tables["test"], None
+    train, test, (records, epsilon) = tables["train"], tables["test"], ARMS[arm]
     label = train.columns[1]
-    records = min(RECORDS) if arm == NONE else int(arm.split()[-2])
+    values = sorted(train[label].unique())
     rows = train.sample(frac=1, random_state=seed)[:records]
-    if not arm.startswith(REAL):
-        options: dict[str, Any] = {"epsilon": 1e-3, "marginal_share": 0.0, "teacher_share": 0.0}
-        if arm != NONE:
-            options = {"epsilon": float(arm.split()[3].rstrip(","))}
+    if epsilon is not None:
+        # nothing is fine-tuned, as in a default run of a table of these sizes
+        options = PARTS[NONE] if arm == NONE else {"epsilon": epsilon, "steps": 0}
         twinset = Twinset(
             base_model=size["base_model"],
             prompt="film-review",
             max_tokens=size["max_tokens"],
-            steps=0,  # as a default run does for tables of these sizes
             max_minutes=None,
             seed=seed,
             **options,
         )
-        twinset.fit(rows, "text", labels={label: sorted(train[label].unique())})
+        twinset.fit(rows, "text", labels={label: values})
         if arm == NONE:  # equally many rows of each label: its counts of labels are all noise
-            values = train[label].unique()
             counts = dict.fromkeys(zip(values), size["rows"] // len(values))
-            rows = twinset.model.sample(counts, twinset.config.sampling)
+            rows, epsilon = twinset.model.sample(counts, twinset.config.sampling), None
         else:
             rows, epsilon = twinset.sample(size["rows"]), twinset.guarantee.epsilon
     found = {
@@ -124,7 +125,7 @@ STUDY = Study(
         "test": "real rows that no twin is made of",
     },
     sizes=SIZES,
-    arms=lambda size: ARMS,
+    arms=lambda size: [*ARMS],
     load=load_tables,
     measure=measure_arm,
     comparisons=[

@@ -490,15 +490,13 @@ def read_excel(
             # openpyxl looks for a bracket's end in the whole rest of a number format, and again for
             # each kind of cell that has it
             if _STYLES in parts.namelist():
-                codes = [
-                    tag.get("formatCode", "") for tag in fromstring(parts.read(_STYLES)).iter()
-                ]
-                if any(
-                    len(code) > _MOST_FORMAT or code.count("[") > _MOST_BRACKETS for code in codes
-                ):
-                    raise InputError(
-                        f"{path}: has a number format that is too long for Excel. Write it again."
-                    )
+                for tag in fromstring(parts.read(_STYLES)).iter():
+                    code = tag.get("formatCode", "")
+                    if len(code) > _MOST_FORMAT or code.count("[") > _MOST_BRACKETS:
+                        raise InputError(
+                            f"{path}: has a number format that is too long for Excel. "
+                            "Write it again."
+                        )
         raw.seek(0)
         with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as book:
             names = book.sheetnames
