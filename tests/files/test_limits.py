@@ -83,9 +83,10 @@ def test_small_files_that_are_large_inside(tmp_path, monkeypatch, file, content,
         ("t.json.gz", "[" + '{"a":0},' * 20_000 + "{}]", "the same"),
         ("t.jsonl.gz", OBJECTS, "line 1 has more than"),
         ("t.json.gz", f"[{OBJECTS}]", "item 1 has more than"),
+        ("t.json", '[{"a":0},' + " " * 10**6 + '{"a":0}]', "1 MB of blanks before item 2"),
         ("corpus.txt.gz", "\n\n" * 250_000, "paragraphs are empty"),
     ],
-    ids=["gaps", "rows", "one row", "objects", "items", "in a line", "in an item", "corpus"],
+    ids=["gaps", "rows", "one row", "objects", "items", "in a line", "in an item", "blanks", "corpus"],
 )
 def test_cells_that_hardly_any_bytes_stand_for(tmp_path, monkeypatch, file, content, said):
     monkeypatch.setattr("twinset.table.text_formats._BLOCK", 4096)

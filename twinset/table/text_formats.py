@@ -73,6 +73,7 @@ _OVER_ROWS = (
 )
 # of an object with one key twice, a cell would be lost. A list is no row, and is never read.
 _ONCE: Any = {"object_pairs_hook": lambda p: found if len(found := dict(p)) == len(p) else []}
+_MOST_BLANKS = 1_000_000  # between two items, as they are matched again for each block
 _BETWEEN = re.compile(r"\s*(,?)\s*")  # items of a JSON array
 # an array, and an object about it
 _AROUND = re.compile(r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\[')
@@ -411,6 +412,8 @@ def _json_items(
     while True:
         before, between = at, _BETWEEN.match(rest, at)
         at = between.end() if between else at
+        if at - before > _MOST_BLANKS:
+            raise InputError(f"{path}: more than 1 MB of blanks before {rows.next}. Remove them.")
         if rest.startswith("]", at):
             after = "".join([rest[at + 1 :], *parts]).strip()
             if after != ("}" if array[1] else "") or (between and between[1]):
