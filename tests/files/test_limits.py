@@ -86,7 +86,7 @@ def test_small_files_that_are_large_inside(tmp_path, monkeypatch, file, content,
         ("t.json", '[{"a":0},' + " " * 10**6 + '{"a":0}]', "1 MB of blanks before item 2"),
         ("corpus.txt.gz", "\n\n" * 250_000, "paragraphs are empty"),
     ],
-    ids=["gaps", "rows", "one row", "objects", "items", "in a line", "in an item", "blanks", "corpus"],
+    ids=["gaps", "rows", "row", "objects", "items", "a line", "an item", "blanks", "corpus"],
 )
 def test_cells_that_hardly_any_bytes_stand_for(tmp_path, monkeypatch, file, content, said):
     monkeypatch.setattr("twinset.table.text_formats._BLOCK", 4096)
@@ -104,6 +104,16 @@ def test_a_wide_row_of_odd_cells_is_read_once(tmp_path, cell):
     path.write_bytes(gzip.compress(",".join([cell] * 100_000).encode()))
     refused(lambda: read_frame(path), "two columns have the same name")
     assert time.process_time() - start < 10  # of minutes
+
+
+def test_the_cells_of_a_wide_table_are_looked_at_once(monkeypatch):
+    """Not once for each column that a message may name."""
+    looked = []
+    monkeypatch.setattr("twinset.table.choose._count_words", lambda text: looked.append(text) or 1)
+    labels = {name: ["a", "b"] * 50 for name in NAMES[:20]}
+    frame = pd.DataFrame({"review": [f"{WORDS} {n}" for n in range(100)], **labels})
+    records_from_frame(frame, "review", NAMES[:9])
+    assert len(looked) == frame.size + len(frame.columns)
 
 
 def test_parquet_that_is_large_inside(tmp_path, monkeypatch):

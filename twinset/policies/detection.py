@@ -28,7 +28,7 @@ import numpy as np
 
 from twinset.errors import InputError
 from twinset.files.atomic import write_text
-from twinset.table.choose import check_table, show
+from twinset.table.choose import Header, check_table
 from twinset.table.columns import facts_of, label_cells, text_cells
 from twinset.table.read import read_frame
 
@@ -339,15 +339,16 @@ def measure_coverage(
         InputError: the table or one of its columns can't be used.
     """
     frame = read_frame(data, split)
+    header = Header(frame)
     check_table(frame, data)
     for name in (text, *secrets):
         if name not in frame.columns:
-            raise InputError(f"{data}: no column {name!r}. It has {show(list(frame), frame)}.")
-    cells = text_cells(frame[text], f"{data}: {show([text], frame)}")
+            raise InputError(f"{data}: no column {name!r}. It has {header.show(list(frame))}.")
+    cells = text_cells(frame[text], f"{data}: {header.show([text])}")
     texts = {row: cell for row, cell in enumerate(cells) if cell is not None}
     if not texts:
         raise InputError(f"{data}: every {text!r} is blank. Choose another column with `text`.")
-    known = {n: label_cells(frame[n], f"{data}: {show([n], frame)}") for n in secrets}
+    known = {n: label_cells(frame[n], f"{data}: {header.show([n])}") for n in secrets}
 
     found: Counter[str] = Counter(rows=len(cells))
     by_column: dict[str, Counter[str]] = {name: Counter() for name in secrets}

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cached_property
 from numbers import Number
 
 import numpy as np
@@ -44,44 +45,58 @@ def check_table(frame: pd.DataFrame, source: str) -> None:
         )
 
 
-def show(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote column names that their cells show to be names. Number the others."""
-    verdicts = _header_verdicts(frame)
-    is_missing = False in verdicts.values()
-    quoted = [
-        f"number {frame.columns.get_loc(name) + 1}"
-        if name in frame and (is_missing or not verdicts[name])
-        else repr(name)
-        for name in names[:30]
-    ]
-    plural = "columns" if len(names) > 1 else "column"
-    missing = " (is the header row missing? Add a line of names)" if is_missing else ""
-    return f"{plural} {', '.join(quoted)}" + (", …" if len(names) > 30 else "") + missing
+class Header:
+    """What messages call the columns of a table, whose cells are looked at once."""
 
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
 
-def _header_verdicts(frame: pd.DataFrame) -> dict[str, bool | None]:
-    """Return for each column whether its name differs from its first cells, or None if unclear.
+    def show(self, names: Sequence[str]) -> str:
+        """Quote column names that their cells show to be names. Number the others."""
+        frame, verdicts = self.frame, self.verdicts
+        is_missing = False in verdicts.values()
+        quoted = [
+            f"number {frame.columns.get_loc(name) + 1}"
+            if name in frame and (is_missing or not verdicts[name])
+            else repr(name)
+            for name in names[:30]
+        ]
+        plural = "columns" if len(names) > 1 else "column"
+        missing = " (is the header row missing? Add a line of names)" if is_missing else ""
+        return f"{plural} {', '.join(quoted)}" + (", …" if len(names) > 30 else "") + missing
 
-    A record's text in place of the header is a sentence, or as long as most texts are. A cell in
-    its place is a number, or one of the values. One cell in a hundred may be like none before it.
-    """
-    verdicts: dict[str, bool | None] = {}
-    for name in frame.columns:
-        cells = frame[name].iloc[:_FIRST].dropna().tolist()
-        are_numbers = bool(cells) and all(isinstance(cell, Number | np.bool_) for cell in cells)
-        is_number = re.fullmatch(r"\s*[-+]?[\d_.]+([eE][-+]?\d+)?\s*", name) is not None
-        lengths = [_count_words(cell) for cell in cells if isinstance(cell, str)]
-        own, found = _count_words(name), Counter(map(str, cells))
-        are_texts = sum(lengths) >= _GUESS_WORDS * max(1, len(lengths))
-        is_prose = are_texts and (own >= _GUESS_WORDS or _SENTENCE.search(name))
-        if is_prose or name in found or (are_numbers and is_number):
-            verdicts[name] = False
-        else:
-            once = sum(n <= own for n in lengths) if are_texts else [*found.values()].count(1)
-            is_unlike = are_numbers or once <= len(cells) / 100
-            is_name = is_unlike and bool(cells) and _LIKE_A_NAME.fullmatch(name)
-            verdicts[name] = True if is_name or name.strip().casefold() in _NAMES else None
-    return verdicts
+    def show_unchosen(self, names: Sequence[str]) -> str:
+        """Quote names that the owner did not type, but only count keys that some rows lack."""
+        partial = [name for name in names if is_partial(name, self.frame)]
+        shared = [name for name in names if name not in partial]
+        keys = f"{len(partial)} {'keys' if len(partial) > 1 else 'key'} that not every row has"
+        return " and ".join([self.show(shared)] * bool(shared) + [keys] * bool(partial))
+
+    @cached_property
+    def verdicts(self) -> dict[str, bool | None]:
+        """Return for each column whether its name differs from its first cells, or None if unclear.
+
+        A record's text in place of the header is a sentence, or as long as most texts are. A cell
+        in its place is a number, or one of the values. One cell in a hundred may be like none
+        before it.
+        """
+        verdicts: dict[str, bool | None] = {}
+        for name in self.frame.columns:
+            cells = self.frame[name].iloc[:_FIRST].dropna().tolist()
+            are_numbers = bool(cells) and all(isinstance(cell, Number | np.bool_) for cell in cells)
+            is_number = re.fullmatch(r"\s*[-+]?[\d_.]+([eE][-+]?\d+)?\s*", name) is not None
+            lengths = [_count_words(cell) for cell in cells if isinstance(cell, str)]
+            own, found = _count_words(name), Counter(map(str, cells))
+            are_texts = sum(lengths) >= _GUESS_WORDS * max(1, len(lengths))
+            is_prose = are_texts and (own >= _GUESS_WORDS or _SENTENCE.search(name))
+            if is_prose or name in found or (are_numbers and is_number):
+                verdicts[name] = False
+            else:
+                once = sum(n <= own for n in lengths) if are_texts else [*found.values()].count(1)
+                is_unlike = are_numbers or once <= len(cells) / 100
+                is_name = is_unlike and bool(cells) and _LIKE_A_NAME.fullmatch(name)
+                verdicts[name] = True if is_name or name.strip().casefold() in _NAMES else None
+        return verdicts
 
 
 def _count_words(text: str) -> int:
@@ -94,19 +109,11 @@ def is_partial(name: str, frame: pd.DataFrame) -> bool:
     return facts_of(frame).is_named_by_rows and bool(frame[name].isna().any())
 
 
-def show_unchosen(names: Sequence[str], frame: pd.DataFrame) -> str:
-    """Quote names that the owner did not type, but only count keys that some rows lack."""
-    partial = [name for name in names if is_partial(name, frame)]
-    shared = [name for name in names if name not in partial]
-    keys = f"{len(partial)} {'keys' if len(partial) > 1 else 'key'} that not every row has"
-    return " and ".join([show(shared, frame)] * bool(shared) + [keys] * bool(partial))
-
-
 def check_named(frame: pd.DataFrame, names: Sequence[str], source: str) -> None:
     """Refuse names that no column has."""
     for name in names:
         if name not in frame.columns:
-            has = show_unchosen(list(frame.columns), frame)
+            has = Header(frame).show_unchosen(list(frame.columns))
             raise InputError(f"{source}: no column {name!r}. It has {has}.")
 
 
@@ -117,7 +124,7 @@ def choose_columns(
 
     A JSONL key that some rows lack is never guessed, because its name would appear in the twin.
     """
-    given = ([] if text is None else [text]) + attributes
+    header, given = Header(frame), ([] if text is None else [text]) + attributes
     check_named(frame, given, source)
     if len(set(given)) < len(given):
         raise InputError(f"{source}: `text` and `attributes` name a column twice. Give each once.")
@@ -134,8 +141,8 @@ def choose_columns(
                 and texts.repeats() < len(texts) / 2
             ):
                 found.append(name)
-        text = _guess(frame, found, rest, "a column of texts", "`text`", source)
-        notes.append(f"reading texts from {show([text], frame)} (guessed, `text` to change)")
+        text = _guess(header, found, rest, "a column of texts", "`text`", source)
+        notes.append(f"reading texts from {header.show([text])} (guessed, `text` to change)")
     if not attributes:
         rest, found = [name for name in frame.columns if name != text], []
         for name in rest:
@@ -153,28 +160,28 @@ def choose_columns(
         # called as labels are: a single one whatever its cells are, of several those of few values
         named = [name for name in rest if name.strip().casefold() in _LABEL_NAMES]
         found = named if len(named) == 1 else [name for name in named if name in found] or found
-        attributes = [_guess(frame, found, rest, "a column of labels", "`attributes`", source)]
-        shown = show(attributes, frame)
+        attributes = [_guess(header, found, rest, "a column of labels", "`attributes`", source)]
+        shown = header.show(attributes)
         notes.append(f"reading labels from {shown} (guessed, `attributes` to change)")
     return text, attributes
 
 
 def _guess(
-    frame: pd.DataFrame, found: list[str], names: list[str], what: str, option: str, source: str
+    header: Header, found: list[str], names: list[str], what: str, option: str, source: str
 ) -> str:
     """Return the one column found among `names`. Refuse to guess if there is doubt."""
+    frame = header.frame
     if len(found) != 1 or is_partial(found[0], frame):
-        doubt = f"nothing of {show_unchosen(names, frame)}" if names else "no other column"
+        doubt = f"nothing of {header.show_unchosen(names)}" if names else "no other column"
         doubt = f"{doubt} looks like {what}"
         if found:
             may = "may each be" if len(found) > 1 else "is not in every row, but may be"
-            doubt = f"{show(found, frame)} {may} {what}"
+            doubt = f"{header.show(found)} {may} {what}"
         join = ", or join some: {title}: {body}" if option == "`text`" else ""
         raise InputError(f"{source}: {doubt}. Choose with {option}{join}.")
     # were row 1 taken for the header, the twin would carry a record's cells as its own names
-    verdicts = _header_verdicts(frame)
-    like_cells = [other for other, verdict in verdicts.items() if verdict is False]
-    if not like_cells and verdicts[found[0]] is None:
+    like_cells = [other for other, verdict in header.verdicts.items() if verdict is False]
+    if not like_cells and header.verdicts[found[0]] is None:
         column = blocks(frame[found[0]])
         like_cells = found * any(found[0] in set(map(str, cells.tolist())) for cells in column)
     if like_cells:

@@ -27,14 +27,7 @@ import pandas as pd
 
 from twinset.errors import InputError
 from twinset.privacy.mechanism.units import Units
-from twinset.table.choose import (
-    check_named,
-    check_table,
-    choose_columns,
-    is_partial,
-    show,
-    show_unchosen,
-)
+from twinset.table.choose import Header, check_named, check_table, choose_columns, is_partial
 from twinset.table.columns import (
     LabelCodes,
     Picked,
@@ -211,7 +204,7 @@ def with_joined_text(
                 cells = widened(some[name])
                 filled = cells.astype(object).where(cells.notna(), None).tolist()
                 if not all(cell is None or isinstance(cell, _WRITABLE) for cell in filled):
-                    shown = f"{source}: {show([name], frame)}"
+                    shown = f"{source}: {Header(frame).show([name])}"
                     raise InputError(f"{shown} holds lists or objects. Leave it out of `text`.")
                 written[name] = ["" if cell is None else plain(plain_cell(cell)) for cell in filled]
             rows = pd.DataFrame(written, dtype=object).to_dict("records")
@@ -224,7 +217,7 @@ def with_joined_text(
     name = JOINED if JOINED in used or JOINED not in frame.columns else f"joined_{JOINED}"
     column = collect_table(pieces(), folder=folder)[JOINED].set_axis(frame.index)
     rest = frame.drop(columns=[n for n in used if n not in keep or n == name])
-    notes = [f"joining {show(used, frame)} into one, which the twin calls {name!r}"]
+    notes = [f"joining {Header(frame).show(used)} into one, which the twin calls {name!r}"]
     return rest.assign(**{name: column}), name, notes
 
 
@@ -267,8 +260,8 @@ def records_from_frame(
     notes += joined
     attributes = list(attributes) or (rules.names if rules else [])
     text, attributes = choose_columns(frame, text, attributes, source, notes)
-    names = [text, *attributes]
-    places = {name: f"{source}: {show([name], frame)}" for name in names}  # in messages
+    header, names = Header(frame), [text, *attributes]
+    places = {name: f"{source}: {header.show([name])}" for name in names}  # in messages
     codes = {
         name: label_codes(frame[name], places[name], as_written=rules is not None)
         for name in attributes
@@ -299,14 +292,14 @@ def records_from_frame(
         try:
             numbers, cells = pd.factorize(frame[owner].iloc[rows])  # -1: a gap
         except (TypeError, NotImplementedError):
-            shown = f"{source}: {show([owner], frame)}"
+            shown = f"{source}: {header.show([owner])}"
             raise InputError(f"{shown} holds lists or objects. Write owners as text.") from None
         spelt = [_one_spelling(plain(plain_cell(cell))) for cell in cells]
         owners, people = pd.factorize(np.array([*spelt, ""], object)[numbers])
         missing = rows[(people == "")[owners]]
         if len(missing):
             raise InputError(
-                f"{source}: {show([owner], frame)} is missing in {len(missing)} rows, first in "
+                f"{source}: {header.show([owner])} is missing in {len(missing)} rows, first in "
                 f"{facts.rows.name(missing[0])}. Give every record an owner."
             )
         if (merged := len(cells) - len(people)) > 0:
@@ -315,7 +308,7 @@ def records_from_frame(
     columns = []
     for name in attributes:
         of_rows, cells = codes[name].of_rows(rows), frame[name].iloc[:0]
-        columns.append(LabelColumn(name, show([name], frame), places[name], of_rows, rows, cells))
+        columns.append(LabelColumn(name, header.show([name]), places[name], of_rows, rows, cells))
     for column in columns:
         numbers = [n for n, v in enumerate(column.codes.values) if isinstance(v, str) and LOST in v]
         damaged = rows[np.isin(column.codes.numbers, numbers)]
@@ -342,10 +335,10 @@ def records_from_frame(
 
     if dropped := [str(name) for name in frame.columns if name not in names]:
         them = "them" if len(dropped) > 1 else "it"
-        notes.append(f"leaving out {show_unchosen(dropped, frame)}: the twin will not have {them}")
+        notes.append(f"leaving out {header.show_unchosen(dropped)}: the twin will not have {them}")
     if partial := [name for name in names if is_partial(name, frame)]:
         notes.append(
-            f"not every row has {show(partial, frame)}. You named it, so its name is public."
+            f"not every row has {header.show(partial)}. You named it, so its name is public."
         )
     if repeats := texts.repeats():
         remedy = "" if owner is not None else " `group_size=M` states it for M rows together."
@@ -444,5 +437,5 @@ def _refuse_where(
             row, others = facts_of(frame).rows.name(bad[0]), len(bad) - 1
             few = {0: "", 1: ", as does 1 more row"}
             more = few.get(others, f", as do {others:,} more rows")
-            where = f"{source}: {show([name], frame)}, {row}"
+            where = f"{source}: {Header(frame).show([name])}, {row}"
             raise InputError(f"{where}: contains {what}{more}. Remove it.")
