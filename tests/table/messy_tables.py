@@ -150,6 +150,13 @@ def row(number: int, *texts: str) -> str:
 FRENCH = changed(TEXTS, _0="Un très bon film, déjà vu à la télé l’été dernier, garçon")
 GERMAN = changed(TEXTS, _0="Größe und Länge übertrieben, für mich schön; 5 €")
 RUSSIAN = [f"Это очень хороший фильм, советую всем посмотреть {i}" for i in range(40)]
+SCRIPTS = {
+    "Cyrillic": RUSSIAN[0],
+    "Greek": "Μια πολύ καλή ταινία, τη συνιστώ σε όλους",
+    "Arabic": "فيلم جيد جدا، أنصح الجميع بمشاهدته",
+    # U+4E00 ends in a NUL, and U+4E0A in a line feed
+    "Chinese": "这是一部非常好的电影，网上一致推荐，我会上网再看一遍",
+}
 EMPTY_ROWS = changed(TEXTS, _1="", _30="  ")
 NULS = changed(TEXTS, _0=f"{SECRET} a\0b c", _9="d\0 e")
 BELLS = changed(TEXTS, _0="a\x07 b\x1b[2J c", _9="d\x08 e")
@@ -201,6 +208,21 @@ READ = {
         cells(FRENCH, sep="\t").encode("utf-16"), "UTF-16 & tabs", first=FRENCH[0]
     ),
     "UTF-16 without its mark": Messy(cells().encode("utf-16-le"), "read as UTF-16-le"),
+    **{
+        f"{kind.upper()} of {script}": Messy(
+            cells([f"{text} {i}" for i in range(40)]).encode(kind),
+            f"UTF{kind[3:]}",
+            first=f"{text} 0",
+        )
+        for kind in ("utf-16-le", "utf-16-be")
+        for script, text in SCRIPTS.items()
+    },
+    "UTF-16 of Cyrillic in one line": Messy(
+        json.dumps(lines(RUSSIAN), ensure_ascii=False).encode("utf-16-be"),
+        "UTF-16-be",
+        "t.json",
+        first=RUSSIAN[0],
+    ),
     "UTF-16 of a name without its order": Messy(
         cells().encode("utf-16-be"), "read as UTF-16-be", options={"encoding": "utf-16"}
     ),
@@ -417,6 +439,10 @@ REFUSED = {
     "UTF-8 that is called UTF-16": Messy(
         cells(), "no byte order mark & add -le or -be", options={"encoding": "utf-16"}
     ),
+    "NUL characters in another encoding": Messy(
+        cells(changed(FRENCH, _3="a\0b")).encode("cp1252"), "not UTF-8, and has NULs"
+    ),
+    "control characters throughout": Messy(b"\4\5," * 99, "is not text"),
     "brackets": Messy(b"[" * 100_000, "line 1 is not valid JSON", file="t.jsonl"),
     "no Parquet": Messy(SECRET, "not a readable Parquet", file="t.parquet"),
     "an older Excel file": Messy(SECRET, "unknown ending & .xlsx", file="t.xls"),

@@ -19,6 +19,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from charset_normalizer import from_bytes
 
@@ -58,6 +59,7 @@ _ENCODINGS = (
 _WIDE_UNITS = ("utf-16", "utf-32", "utf_16", "utf_32")
 # gzip, Zstandard, bzip2, ZIP and Excel, Parquet, Feather
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"PK\3\4", b"PAR1", b"ARROW1")
+_CONTROLS = bytes({*range(32)} - {*b"\t\n\f\r"})  # a tenth of no text
 _SURE = 0.2  # likeness of the letters to a language's, from 0 to 1
 _TEXT = pa.large_string()
 _DAMAGED = re.compile("[\udc80-\udcff]")  # bytes that are escaped
@@ -161,15 +163,22 @@ def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, 
 def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
     """Return a file's encoding, given or detected, and the number of NULs in its text."""
     decoder, is_utf8, size, sample = codecs.getincrementaldecoder("utf-8")(), True, 0, b""
-    even, odd = 0, 0  # NUL bytes at even and at odd places: every second one in UTF-16
+    # (2,) at even and at odd places: NUL bytes, line feeds, and line feeds of UTF-16
+    nuls, feeds, wide = np.zeros((3, 2), int)
+    controls = 0
     mark, is_packed = None, False
     with open_bytes(path) as raw:
         for block in chain(iter(partial(raw.read, _BLOCK), b""), [b""]):
             if not size:
                 mark = next((name for m, name in _MARKS.items() if block.startswith(m)), None)
                 is_packed = block.startswith(_PACKED)
-            even, odd = even + block[0::2].count(0), odd + block[1::2].count(0)
+            if b"\0" in block:
+                pairs = np.frombuffer(block + b" " * (len(block) % 2), np.uint8).reshape(-1, 2)
+                is_nul, is_feed = pairs == 0, pairs == ord("\n")
+                nuls, feeds = nuls + is_nul.sum(axis=0), feeds + is_feed.sum(axis=0)
+                wide = wide + (is_feed & is_nul[:, ::-1]).sum(axis=0)
             size += len(block)
+            controls += len(block) - len(block.translate(None, _CONTROLS))
             check_inflated(size, path)  # every block is read here before it is read for itself
             try:
                 if is_utf8:
@@ -179,26 +188,36 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
             if len(sample) < _SAMPLE and not block.isascii():
                 lines = (line for line in block.splitlines(True) if not line.isascii())
                 sample = (sample + b"".join(lines))[:_SAMPLE]
-    fewer, more = sorted((even, odd))
+    fewer, more = sorted(nuls.tolist())
+    # In UTF-16 nearly all line feeds are at places of one kind, with a NUL beside. One of few
+    # lines shows by its other Latin letters. UTF-32 has NULs at all places, and it must be given.
+    big = int(nuls[0] > nuls[1])
+    is_wide = 10 * fewer < more and (3 * more > size or more > max(10, size / 50))
+    for order in (0, 1):
+        if wide[order] > max(10 * feeds[1 - order], feeds[order] / 10):
+            big, is_wide = order, 8 * fewer < size
     if mark is not None and (given or mark).startswith(mark):
         given = mark  # "utf-16-le" would keep the mark as a character
-    # Latin letters have NULs. In UTF-32 these are at places of both kinds, and it must be given.
-    elif given in (None, *_MARKS.values()) and 3 * more > size and (given or 10 * fewer < more):
-        given = f"{given or 'utf-16'}-{'le' if odd > even else 'be'}"
+    elif given in (None, *_MARKS.values()) and (is_wide or (given and 3 * more > size)):
+        given = f"{given or 'utf-16'}-{'be' if big else 'le'}"
     elif given in _MARKS.values():
         raise InputError(
             f"{path}: has no byte order mark. Omit `encoding={given}`, or add -le or -be."
         )
     if given is not None and given.startswith(_WIDE_UNITS):
         return given, 0
-    if is_packed and (even + odd or not is_utf8):  # a header may begin like that
+    if is_packed and (more or not is_utf8):  # a header may begin like that
         raise InputError(f"{path}: holds no text. Unpack it, or name the file by its kind.")
-    if 10 * (even + odd) > size:
+    if 10 * controls > size:
         raise InputError(f"{path}: is not text but some other kind of file. Save it as CSV.")
     letters = [one for one in sample.decode("utf-8", "replace") if not one.isascii()]
     # most letters that are not ASCII are UTF-8: others are damage, and their row is named later
     if given is None and (is_utf8 or 2 * letters.count("\ufffd") < len(letters)):
         given = UTF8
+    if given is None and more:
+        raise InputError(
+            f"{path}: is not UTF-8, and has NULs. Save it as UTF-8, or name its `encoding`."
+        )
     if given is None:
         fits = from_bytes(sample, cp_isolation=list(_ENCODINGS))
         best, usual = fits.best(), _ENCODINGS[0]
@@ -215,7 +234,7 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
                 f"{path}: is not UTF-8, and its encoding is unclear"
                 f"{f' (it may be {likely})' if likely else ''}. Name it with `encoding`."
             )
-    return given, even + odd
+    return given, fewer + more
 
 
 # -- CSV and JSON ----------------------------------------------------------------------------------
