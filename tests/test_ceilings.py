@@ -8,7 +8,8 @@ The house reached its goals at 20,397 lines of `twinset`, 7,417 of `evaluation` 
 What came after a hostile review took the rest: label values selected by noisy counts, one spelling
 of a label, bounds on what files and tokenizers unfold to and on the work of `verify`, quotations
 over rows, quotes and line breaks that split records, notes and progress in Python, more forms of
-tables, among them tables of Arrow in memory.
+tables, among them tables of Arrow in memory. A second one took UTF-16 of any script, and checks of
+the weights and the tokenizer of a base model.
 """
 
 import ast

@@ -131,6 +131,47 @@ ALL_TEXTS = [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"]
 AGAIN = {"type": "TemplateProcessing", "single": ALL_TEXTS[:1] * 3001, "pair": ALL_TEXTS}
 
 
+def words(unknown: str):
+    """Have a tokenizer know five words."""
+    known = {word: n for n, word in enumerate(("<|endoftext|>", "A", "word", ".", "[UNK]"))}
+    model = {"type": "WordLevel", "vocab": known, "unk_token": unknown}
+    return steps(model=model, pre_tokenizer={"type": "Whitespace"}, decoder=None)
+
+
+def vocabulary(change):
+    """Change what the tokenizer of a folder knows."""
+
+    def spoil(folder: Path) -> None:
+        data = json.loads((folder / "tokenizer.json").read_text())
+        change(data["model"])
+        (folder / "tokenizer.json").write_text(json.dumps(data))
+
+    return spoil
+
+
+def tensors(change):
+    """Change the weights of a folder by their names."""
+
+    def spoil(folder: Path) -> None:
+        found = {name: change(name, t) for name, t in load_file(folder / WEIGHTS).items()}
+        save_file(found, folder / WEIGHTS, {"format": "pt"})
+
+    return spoil
+
+
+def one_is(value: float):
+    return tensors(lambda name, t: t.index_fill(0, torch.tensor(3), value) if "c_fc" in name else t)
+
+
+def one_id_far_away(model: dict) -> None:
+    model["vocab"][max(model["vocab"], key=model["vocab"].get)] = 4000
+
+
+def no_e_or_t(model: dict) -> None:
+    model["vocab"] = {k: n for k, n in model["vocab"].items() if k not in "et"}
+    model["merges"] = []
+
+
 def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
@@ -147,6 +188,22 @@ SPOILT = {
     "code of its own": (own_code, "cannot be loaded: "),
     "an adapter": (lambda f: (f / "adapter_config.json").write_text("{}"), "an adapter. Merge it"),
     "a layer more": (configured(n_layer=3), "weights lack transformer.h.2"),
+    "a layer fewer": (configured(n_layer=1), "leaves out its weights transformer.h.1"),
+    "no layers": (configured(n_layer=0), "gives it no layers"),
+    "not a number": (one_is(math.nan), "c_fc.* not finite. Fetch"),
+    "infinite": (one_is(math.inf), "c_fc.* not finite. Fetch"),
+    "whole numbers": (tensors(lambda name, t: t.to(torch.int8)), "are no floats"),
+    "eight bits": (tensors(lambda name, t: t.to(torch.float8_e4m3fn)), "are no floats"),
+    "a token beyond the embeddings": (vocabulary(one_id_far_away), "more tokens than the model"),
+    "a length in quotes": (
+        configured("tokenizer_config.json", model_max_length="128"),
+        "no number as model_max_length",
+    ),
+    "no decoder": (steps(decoder=None), "does not restore most words"),
+    "few words": (words("[UNK]"), "does not restore most words"),
+    "few words, and the end for others": (words("<|endoftext|>"), "does not restore most words"),
+    "few words, and no sign for others": (words("?"), "reads no sentence .WordLevel"),
+    "no e and no t": (vocabulary(no_e_or_t), "does not restore most words"),
     "no end of text": (
         configured("tokenizer_config.json", eos_token=None),
         "no end-of-text token. Set its eos",
@@ -197,6 +254,44 @@ def test_a_folder_that_cannot_be_used_leads_elsewhere_or_fills_memory(
 ):
     spoil(model_copy)
     assert re.search(message, refusal(load_base, str(model_copy))) and pickles == []
+
+
+LOST = {
+    "Lowercase": ({"type": "Lowercase"}, ("capital letters",)),
+    "no digits": (
+        {"type": "Replace", "pattern": {"Regex": "[0-9]"}, "content": ""},
+        ("digits",),
+    ),
+    "ASCII": (
+        {"type": "Replace", "pattern": {"Regex": r"[^\x00-\x7f]|\n"}, "content": " "},
+        ("accents", "line breaks", "emoji"),
+    ),
+    "no q": (
+        {"type": "Replace", "pattern": {"String": "q"}, "content": ""},
+        ("some letters",),
+    ),
+}
+
+
+@pytest.mark.parametrize(("normalizer", "lost"), LOST.values(), ids=LOST)
+def test_what_a_tokenizer_loses_is_known(model_copy, normalizer, lost):
+    assert load_base(str(model_copy)).loses == ()
+    steps(normalizer=normalizer)(model_copy)
+    assert load_base(str(model_copy)).loses == lost
+
+
+ORDINARY = {
+    "transformer.h.0.attn.bias": torch.ones(1, 1, 8, 8, dtype=torch.bool),
+    "transformer.h.0.attn.masked_bias": torch.tensor(-1e4),
+    "transformer.h.0.attn.rotary_emb.inv_freq": torch.ones(4),
+    "transformer.position_ids": torch.arange(8)[None],
+    "v_head.0.weight": torch.ones(2, 2),
+}
+
+
+def test_what_older_checkpoints_have_besides_is_left_out(model_copy):
+    save_file(load_file(model_copy / WEIGHTS) | ORDINARY, model_copy / WEIGHTS, {"format": "pt"})
+    assert load_base(str(model_copy)).loses == ()
 
 
 def test_the_longest_steps_of_known_tokenizers_are_taken():
@@ -275,6 +370,10 @@ def test_the_layout_of_the_hubs_cache(tiny_base, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     assert load_base("someone/tiny").origin == f"https://huggingface.co/someone/tiny at {commit}"
     assert load_base(str(snapshot)).origin.startswith(base_model.LOCAL)
+    for name in ("someone/tiny", str(snapshot)):
+        (snapshot / base_model.PRIVATE).write_text("{}")
+        assert "was trained on private records" in refusal(load_base, name)
+    (snapshot / base_model.PRIVATE).unlink()
     (snapshot / "vocab.txt").symlink_to(Path(__file__))
     assert "vocab.txt is a link to another folder" in refusal(load_base, "someone/tiny")
 

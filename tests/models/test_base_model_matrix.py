@@ -105,7 +105,7 @@ def test_changes_that_a_tokenizer_makes_to_texts_are_reported(good_table, model_
         "t.csv", "review", "label"
     )
     assert "removed special tokens of the base model from 2 texts (`strict` refuses them)" in said
-    assert "the base model knows no capital letters, and the twin will have none" in said
+    assert "the base model loses capital letters of a text, so the twin will lack them" in said
     assert any(f"the base model reads {CONTEXT}, the prompt included" in line for line in said)
 
 

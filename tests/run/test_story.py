@@ -53,14 +53,17 @@ def test_comparisons_refuse_owners(tmp_path):
     assert refused.code == 2 and "protects single rows" in refused.err
 
 
-def test_a_model_of_private_records_is_no_base_model(tmp_path):
+def test_a_model_of_private_records_is_no_base_model(tmp_path, monkeypatch):
     """What it spent would be counted nowhere, by a run or by `pretrain`."""
     (tmp_path / "run" / "model").mkdir(parents=True)
     check_base(str(tmp_path / "run"))
     (tmp_path / "run" / "model" / DESCRIPTION).write_text("{}")
-    for place in ("run", "run/model"):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for place in (tmp_path / "run", tmp_path / "run/model", "~/run", "~/run/model"):
         with pytest.raises(InputError, match="was trained on private records"):
-            prepared(tmp_path / place)
+            prepared(place)
+        with pytest.raises(InputError, match="was trained on private records"):
+            check_base(str(place))
 
 
 class Seen(Progress):

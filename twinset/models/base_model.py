@@ -39,6 +39,7 @@ from twinset.models.assets import (
     shipped_folder,
     silent,
 )
+from twinset.models.base_checks import check_weights, lost_kinds
 from twinset.models.device import CPU, device_of
 
 if TYPE_CHECKING:
@@ -61,11 +62,17 @@ class BaseModel:
     origin: str  # its origin, for a ledger: contains no path of this machine
     licence: str  # as its source states it, else "unknown"
     weights: str = ""  # SHA-256 of its numbers in float32, as loaded. Empty for another dtype
+    loses: tuple[str, ...] = ()  # kinds of characters that its tokenizer does not restore
 
 
 @no_fetched_code()
 def load_base(
-    name: str, *, dtype: torch.dtype | None = None, device: str = CPU, say: Say = silent
+    name: str,
+    *,
+    dtype: torch.dtype | None = None,
+    device: str = CPU,
+    say: Say = silent,
+    is_twin: bool = False,
 ) -> BaseModel:
     """Load a base model.
 
@@ -76,6 +83,8 @@ def load_base(
         dtype: of the weights, float32 by default.
         device: where the weights go, as in `device_of`.
         say: called with one line for people when something slow begins.
+        is_twin: whether the folder is a model that was trained on private records, see `TwinModel`.
+            Others are refused if they are such.
 
     Raises:
         InputError: the model cannot be found, reached or loaded, has no safetensors weights, or is
@@ -93,6 +102,8 @@ def load_base(
 
     place = device_of(device)
     folder, origin, licence = locate_model(name, say)
+    if not is_twin:
+        check_base(name, folder)
     files = ModelFiles.of(folder, name)
     if origin == LOCAL:  # a folder may hold anything: the hash of its files identifies it
         origin = f"{LOCAL}, files {files.digest()}"
@@ -104,8 +115,9 @@ def load_base(
         say(f"loading the base model {name}")
         with quiet(), files.alone() as alone:
             model, tokenizer = _load_folder(alone, files, dtype or torch.float32)
-        weights = "" if dtype else _digest(model)
-        return BaseModel(fuse(model.to(place)).eval(), tokenizer, name, origin, licence, weights)
+            loses = lost_kinds(tokenizer, name)
+        about = name, origin, licence, "" if dtype else _digest(model), loses
+        return BaseModel(fuse(model.to(place)).eval(), tokenizer, *about)
 
     facts = read_facts(folder) or {}
     try:
@@ -142,13 +154,16 @@ def _digest(model: Any) -> str:
     return found.hexdigest()
 
 
-def check_base(name: str) -> None:
+def check_base(name: str, folder: Path | None = None) -> None:
     """Refuse models that were trained on private records as a base, which counts as public.
+
+    `folder` is where the model was found. Without it only a local folder is looked at.
 
     Raises:
         InputError: the folder holds such a model. No ledger would count its spent privacy.
     """
-    if any((place / PRIVATE).exists() for place in (Path(name), Path(name) / "model")):
+    place = folder or Path(name).expanduser()
+    if any((each / PRIVATE).exists() for each in (place, place / "model")):
         raise InputError(
             f"`base_model={name}`: was trained on private records, so its ε would not be counted. "
             "Name the public model that it was trained from."
@@ -510,14 +525,17 @@ def _load_folder(alone: Path, files: ModelFiles, dtype: torch.dtype) -> tuple[An
             raise ValueError(f"its weights lack {missing[0]}{more}")
         if info["mismatched_keys"]:
             raise ValueError(f"its weights do not have the sizes in {CONFIG}. Fetch both again.")
+        check_weights(model, alone, files.weights, info["unexpected_keys"])
+        if not isinstance(tokenizer.model_max_length, int | float):
+            raise ValueError(f"{TOKENIZER_CONFIG} gives no number as model_max_length. Correct it.")
         # transformers makes an empty tokenizer of a folder that has none.
         if not tokenizer("A word.", add_special_tokens=False).input_ids:
             raise ValueError("it has no tokenizer. Put tokenizer.json next to the weights.")
-        if not isinstance(tokenizer.model_max_length, int | float):
-            raise ValueError(f"{TOKENIZER_CONFIG} gives no number as model_max_length. Correct it.")
         if tokenizer.eos_token is None:
             raise ValueError("its tokenizer has no end-of-text token. Set its eos_token.")
-        if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        # the ids may have gaps
+        largest = max(tokenizer.get_vocab().values())
+        if largest >= model.get_input_embeddings().num_embeddings:
             raise ValueError("its tokenizer has more tokens than the model. Fetch both again.")
     except InputError:
         raise

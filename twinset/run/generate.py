@@ -245,7 +245,6 @@ def dry_run(
         run_folder.check_free(place.resolve(), paths.overwrite, paths.resume)
     check_twin_output(source, paths)
     run = prepare(source, config, asked, progress, spends=False)
-    check_decoding(run.base.model, story.find_prompts(run), config.sampling)
     for warning in run.plan.warnings:
         progress.warn(warning)
     return PlanReport(run.plan, run.phases, owned=run.owned, most=run.most)
@@ -283,6 +282,7 @@ def prepare(
     story.read(run)
     story.select(run, spends)
     story.plan(run)
+    check_decoding(run.base.model, story.find_prompts(run), config.sampling)
     return run
 
 

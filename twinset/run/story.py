@@ -145,9 +145,8 @@ def read(run: Run) -> None:
         reserved = special_token_strings(run.base.tokenizer)
         records, more = without_reserved(records, frame, reserved, source.name, source.strict)
         run.tell(*more)
-        tokenizer = run.base.tokenizer
-        if tokenizer.decode(tokenizer("A", add_special_tokens=False).input_ids).strip() == "a":
-            run.tell("the base model knows no capital letters, and the twin will have none")
+        if lost := ", ".join(run.base.loses):
+            run.tell(f"the base model loses {lost} of a text, so the twin will lack them")
         if run.folder and run.folder.is_resumed:
             run.held_rows = kept_rows(run.folder.internal)
         else:

@@ -338,7 +338,7 @@ class TwinModel:
             data = json.loads(read_text(folder / DESCRIPTION))
             stored = json.loads((folder / "config.json").read_text("utf-8")).get("dtype")
             dtype = torch.bfloat16 if stored == "bfloat16" else torch.float32
-            base = load_base(str(folder), dtype=dtype, device=device)
+            base = load_base(str(folder), dtype=dtype, device=device, is_twin=True)
             model = cls(
                 base.model,
                 base.tokenizer,
