@@ -48,7 +48,7 @@ class CrossTermLeftOut(Step):
 
 def norms_of_uses_apart(engine: ClippingEngine, units: int) -> Tensor:
     """(B,) float64 norms that treat a parameter's uses as orthogonal."""
-    apart = [use.squared_norms() for uses in engine._uses.values() for use in uses]
+    apart = [use.squared_norms()[0] for uses in engine._uses.values() for use in uses]
     return torch.stack(apart).sum(0).sqrt()
 
 

@@ -91,7 +91,7 @@ class UnitReport:
 
     Args:
         losses: (B,) loss of each unit.
-        norms: (B,) float64 norms before clipping. Not finite if a gradient was not.
+        norms: (B,) float64 norms before clipping, rounded up. Not finite if a gradient was not.
         scales: (B,) factors applied, min(1, SLACK · limit / norm). 0 if a gradient was not
             finite.
     """
@@ -109,7 +109,8 @@ class UnitClipping:
         the gradient of unit i's loss with respect to *all* trained parameters: all sequences of
         the unit, all tokens, and all uses of a shared (tied) parameter. So adding or removing
         one unit changes `sums` by at most C in Euclidean norm, with 1e-5 C of room for rounding
-        (float32 products, float64 totals), for any split into physical batches. With `limits`,
+        (float32 products, float64 totals), for any split into physical batches. Where a gradient's
+        terms cancel, ‖gᵢ‖ is first raised by what their rounding may hide. With `limits`,
         unit i changes it by at most its own limit ≤ C. After `rescale`, the same is true of
         gᵢ / s and Σᵢ clip(gᵢ / s), for any s that does not depend on the units. A unit whose
         gradient is not finite counts as zero. The unit's loss may be any function of the mean

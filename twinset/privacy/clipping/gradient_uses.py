@@ -180,9 +180,13 @@ class FormedUse:
 
     gradients: Tensor
 
-    def squared_norms(self) -> Tensor:
-        """Return (B,) float64, ‖gradientᵢ‖² of this use alone."""
-        return squares(self.gradients)
+    def squared_norms(self) -> tuple[Tensor, Tensor]:
+        """Return (B,) float64 ‖gradientᵢ‖² of this use alone, and how far it may be off, squared.
+
+        That is by `rounding`, here and in the sum.
+        """
+        squared = squares(self.gradients)
+        return squared, rounding(squared, 1, self.gradients.dtype)
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
         """Return (stop - start, *parameter shape), the gradients of units start … stop-1."""
@@ -209,15 +213,19 @@ class EmbeddingUse:
     b: Tensor
     size: int
 
-    def squared_norms(self) -> Tensor:
+    def squared_norms(self) -> tuple[Tensor, Tensor]:
         """See `FormedUse`. A token that a unit has several times is one row of its gradient."""
         units = len(self.ids)
         owner = torch.arange(units, device=self.ids.device)[:, None]
-        rows, place = torch.unique(owner * self.size + self.ids, return_inverse=True)
+        places = owner * self.size + self.ids
+        rows, place, times = torch.unique(places, return_inverse=True, return_counts=True)
         table = self.b.new_zeros(len(rows), self.b.shape[2])
         table.index_add_(0, place.reshape(-1), self.b.flatten(0, 1))
         of_rows = squares(table)
-        return of_rows.new_zeros(units).index_add_(0, rows // self.size, of_rows)
+        squared = of_rows.new_zeros(units).index_add_(0, rows // self.size, of_rows)
+        # (B, S), as if each row were a matrix of its tokens
+        size = torch.linalg.vector_norm(self.b, dim=2).double().square() * times[place]
+        return squared, rounding((size * times[place]).sum(1), 1, self.b.dtype)
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
         """See `FormedUse`."""
@@ -233,6 +241,15 @@ class EmbeddingUse:
             total.zero_()
         b = self.b[kept] * weights[kept].to(total.dtype)[:, None, None]
         total.index_add_(0, self.ids[kept].reshape(-1), b.flatten(0, 1).to(total.dtype))
+
+
+def rounding(size: Tensor, terms: Tensor | int, dtype: torch.dtype) -> Tensor:
+    """Return the square of how far rounding may move a sum of `terms` products: √terms · ε · √size.
+
+    It is twice what is expected of one sum (Higham and Mary 2019, "A New Approach to Probabilistic
+    Rounding Error Analysis"), as norm and sum are rounded apart. For `size` see `cancels`.
+    """
+    return size * terms * torch.finfo(dtype).eps ** 2
 
 
 def cancels(squared: Tensor, size: Tensor, dtype: torch.dtype) -> Tensor:
@@ -251,7 +268,7 @@ class MatrixUse:
     right: Tensor
     workspace: Workspace
 
-    def squared_norms(self) -> Tensor:
+    def squared_norms(self) -> tuple[Tensor, Tensor]:
         """See `FormedUse`. Uses Gram matrices if they are fast and do not cancel."""
         units, tokens, m = self.left.shape
         n = self.right.shape[2]
@@ -266,11 +283,13 @@ class MatrixUse:
             size = torch.stack(list(traces)).prod(0)  # (B,) ‖L‖²‖R‖²: how much may cancel
             squared = ll.mul_(rr).sum((1, 2), dtype=torch.float64)
             formed = cancels(squared, size, self.left.dtype).nonzero().squeeze(1).tolist()
+        else:
+            size = squares(self.left) * squares(self.right)
         one = self.workspace.take("one gradient", (1, m, n), self.left)
         for i in formed:  # (1, m, S) times (1, S, n), one unit at a time in the same memory
             left, right = self.left[i : i + 1].transpose(1, 2), self.right[i : i + 1]
             squared[i] = squares(torch.bmm(left, right, out=one))[0]
-        return squared
+        return squared, rounding(size, tokens, self.left.dtype)
 
     def unit_gradients(self, start: int, stop: int) -> Tensor:
         """See `FormedUse`."""

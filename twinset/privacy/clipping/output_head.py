@@ -26,6 +26,7 @@ from twinset.privacy.clipping.gradient_uses import (
     Workspace,
     accumulation_dtype,
     cancels,
+    rounding,
     squares,
 )
 
@@ -103,7 +104,8 @@ class HeadUse:
     ids: Tensor | None = None
     scale: Scale = PLAIN
     token_weights: Tensor | None = None
-    _grams: list[Tensor | None] = field(default_factory=list)
+    # of each unit's Q (S, S), or (1,) its squared norm if the gradient is cheaper to form
+    _grams: list[Tensor] = field(default_factory=list)
     _at_ids: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -152,27 +154,28 @@ class HeadUse:
                 if self.scale.rows is not None:  # the weight's rows are Q's columns
                     own /= self.scale.rows
                 small = len(own) <= self.hidden.shape[1]
-                self._grams.append(own @ own.t() if small else None)  # (S, S)
+                self._grams.append(own @ own.t() if small else squares(own[None]))
                 if self.ids is not None:
                     self._at_ids.append(own.index_select(1, self.ids[unit]))  # (S, unit's tokens)
 
-    def squared_norms(self) -> Tensor:
+    def squared_norms(self) -> tuple[Tensor, Tensor]:
         """See `FormedUse`. Uses Gram matrices if they are fast and do not cancel."""
         found = []
         for unit, gram in enumerate(self._grams):
-            if gram is None:
-                found.append(squares(self.unit_gradients(unit, unit + 1)).expand(2))
-                continue
             h = self._weighted_hidden(unit)
+            if gram.dim() == 1:  # 0 for now, so it is formed below
+                size = gram * squares(h[None])
+                found.append(torch.cat([torch.zeros_like(size), size]))
+                continue
             hh = h @ h.t()  # (S, S)
             size = hh.trace().double() * gram.trace().double()
             found.append(torch.stack([(hh * gram).sum(dtype=torch.float64), size]))
         both = torch.stack(found)  # (B, 2): ‖G‖², and how much cancels
-        squared = both[:, 0]
-        doubtful = cancels(squared, both[:, 1], accumulation_dtype(self.hidden))
+        (squared, size), dtype = both.unbind(1), accumulation_dtype(self.hidden)
+        doubtful = cancels(squared, size, dtype)
         for unit in doubtful.nonzero().squeeze(1).tolist():  # one look for all: a GPU waits for it
             squared[unit] = squares(self.unit_gradients(unit, unit + 1))[0]
-        return squared
+        return squared, rounding(size, torch.tensor(self.offsets).diff().to(size.device), dtype)
 
     def cross(self, embedding: EmbeddingUse) -> Tensor:
         """Return (B,) float64 ⟨gradient of this use, of the embedding's⟩: the tied table's term.
@@ -267,9 +270,10 @@ ParameterUse = FormedUse | EmbeddingUse | MatrixUse | HeadUse
 def squared_norms(uses: list[ParameterUse], numbers: int, units: int) -> Tensor:
     """Return (B,) float64 ‖gradientᵢ‖² of the sum of all uses of a parameter of `numbers`.
 
-    A table that is output layer and embedding has ‖H‖² + ‖E‖² + 2⟨H, E⟩. If H and E almost cancel,
-    the sum loses its digits. A norm that is too small would be clipped to more than C. In that
-    case, and for other parameters with several uses, the gradient is formed.
+    It is rounded up, so it bounds what `add_to` adds. A table that is output layer and embedding
+    has ‖H‖² + ‖E‖² + 2⟨H, E⟩. If H and E almost cancel, the sum loses its digits. A norm that is
+    too small would be clipped to more than C. In that case, and for other parameters with several
+    uses, the gradient is formed.
     """
 
     def formed(start: int, stop: int) -> Tensor:
@@ -278,14 +282,15 @@ def squared_norms(uses: list[ParameterUse], numbers: int, units: int) -> Tensor:
             total += use.unit_gradients(start, stop)
         return squares(total)
 
+    apart, rounded = torch.stack([torch.stack(use.squared_norms()) for use in uses]).sum(0)
     match uses:
-        case [use]:
-            return use.squared_norms()
+        case [_]:
+            squared = apart
         case [HeadUse() as head, EmbeddingUse() as embedding] if head.ids is not None:
-            apart = head.squared_norms() + embedding.squared_norms()
             squared = apart + 2 * head.cross(embedding)
             for unit in (squared < LEAST_OF_TIED * apart).nonzero().squeeze(1).tolist():
                 squared[unit] = formed(unit, unit + 1)[0]
-            return squared
-    step = max(1, BUFFER_NUMBERS // numbers)
-    return torch.cat([formed(i, min(i + step, units)) for i in range(0, units, step)])
+        case _:
+            step = max(1, BUFFER_NUMBERS // numbers)
+            squared = torch.cat([formed(i, min(i + step, units)) for i in range(0, units, step)])
+    return (squared.sqrt() + rounded.sqrt()).square()
