@@ -32,10 +32,10 @@ from twinset.run.run_folder import SETTINGS
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.choose import choose_columns
+from twinset.table.columns import facts_of
 from twinset.table.labels import LabelRules
 from twinset.table.read import STDIN, UNNAMED, read_frame, write_frame
 from twinset.table.records import with_joined_text
-from twinset.table.text_formats import Layout
 
 from .fidelity.measures import fidelity
 from .findings import FIRST, RUNS, Findings
@@ -45,13 +45,16 @@ from .leakage.membership import model_attacks, text_attacks
 from .leakage.roc import draw_sides, separation
 from .policy_runs import BASELINE_FILE, write_untrained_twin
 from .release import (
+    AS_THEY_ARE,
     HELD_OUT,
     REAL,
     FinishedRun,
+    Forms,
     Release,
     Tables,
     Twin,
     check_tables,
+    forms_of,
     normalised,
     public_records,
     read_labels,
@@ -79,7 +82,7 @@ class EvaluationRequest:
     test: Path  # real rows held out
     # Text column, or the template by which it was joined. None: the run's, or a guess.
     text: str | None = None
-    layout: Layout = Layout()  # of the files of real rows (None: detected)
+    forms: Forms = AS_THEY_ARE  # how the files of real rows are read
     attributes: tuple[str, ...] = ()  # label columns. Empty: the run's, or a guess.
     classifiers: tuple[str, ...] = CLASSIFIERS  # names in `classifiers`
     encoder: str | None = None  # the model that the classifier `encoder` fine-tunes. None: MiniLM
@@ -315,7 +318,7 @@ def audit_frames(
 
 def _write_files(
     folder: Path, model: TwinModel, made_from: Origin, tables: Mapping[str, Any], progress: Progress
-) -> tuple[Release, tuple[Path, Path, str, Layout, tuple[str, ...]]]:
+) -> tuple[Release, tuple[Path, Path, str, Forms, tuple[str, ...]]]:
     """Return the release of a twin, and files of real rows with the model's text and labels.
 
     The tables are in any form that `fit` takes, the twin first. Only the owner can read the folder.
@@ -330,9 +333,14 @@ def _write_files(
         run = FinishedRun.read(made_from)
         rules, reading = run.labels, dict(run.reading)
     frames: list[pd.DataFrame] = []
-    for name, table in tables.items():
-        frame, source = Source.of(table, None, (), None, None, 0.0, {}).data, f"`{name}`"
-        frame = frame if isinstance(frame, pd.DataFrame) else read_frame(frame)
+    data = [Source.of(each, None, (), None, None, 0.0, {}).data for each in tables.values()]
+    files = [None if isinstance(each, pd.DataFrame) else each for each in data]
+    forms: Sequence[Mapping[str, Any]] = {}, *forms_of(reading, *files[1:])
+    for name, each, form in zip(tables, data, forms, strict=True):
+        source = f"`{name}`"
+        frame = each if isinstance(each, pd.DataFrame) else read_frame(each, **form)
+        for note in facts_of(frame).notes:
+            progress.say(f"{source}: {note}")
         if frames:
             frame, _, _ = with_joined_text(frame, reading.get("text"), list(names), source)
             records = public_records(frame, schema, rules, source, progress.say)
@@ -345,7 +353,7 @@ def _write_files(
     path, known, others = (folder / f"{name}.parquet" for name in tables)
     made = Twin(frames[0], claim.epsilon, claim.delta, claim.sentence, unit=claim.unit)
     release = Release(path, path, made, None, str(model.model.device))
-    return release, (known, others, schema.text, Layout(), names)
+    return release, (known, others, schema.text, AS_THEY_ARE, names)
 
 
 def _list_scores(findings: Findings) -> pd.DataFrame:

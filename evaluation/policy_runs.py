@@ -36,7 +36,7 @@ from twinset.table.templates import Template, load_template
 from twinset.table.tokenization import prompt_tokens, text_budget
 
 from .findings import RUNS
-from .release import Twin, public_records, take_records
+from .release import Twin, forms_of, public_records, take_records
 
 BASELINE_FILE = "no-private-data.parquet"  # in a run's `internal/`
 TRAINED_ALL_THE_SAME = (
@@ -121,7 +121,7 @@ def read_data(
         order = rng.permutation(len(records))
         held, trained = (take_records(records, places) for places in (order[:many], order[many:]))
         return Data(trained, held, *columns)
-    frame = read_frame(request.test, layout=source.layout)
+    frame = read_frame(request.test, **forms_of(source.reading, source.data, request.test)[1])
     joined, _, _ = with_joined_text(frame, source.text, list(frame), request.test)
     rules = source.labels.settled(schema, {})
     held = public_records(joined, schema, rules, request.test, progress.say)

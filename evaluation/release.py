@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -49,15 +49,18 @@ from twinset.table.columns import (
 from twinset.table.labels import LabelRules
 from twinset.table.read import FORMATS, format_of, read_frame, write_frame, written_names
 from twinset.table.records import Records, records_from_frame, with_joined_text
-from twinset.table.schema import Attribute, Combination, Schema, plain
+from twinset.table.schema import Attribute, Combination, Schema, plain, written_line
 from twinset.table.templates import Template
-from twinset.table.text_formats import Layout
+from twinset.table.text_formats import OF_TEXT, OWN_DELIMITERS, Layout
 
 REAL, REAL_SMALL = "real", "real, no more rows than the twin"
 TWIN, BASELINE, NON_PRIVATE = "twin", "no private data", "non-private twin"
 TWIN_SMALL = "twin, no more rows than the base"
 PRIVATE_CLASSIFIER = "DP classifier on real rows"
 HELD_OUT = "held out"
+Forms: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any]]  # how `read_frame` reads two tables
+AS_THEY_ARE: Forms = ({}, {})
+_OF_TEXTS = ("encoding", "delimiter", "multiline")
 _NEITHER = re.compile(r"[\W_]+")  # letters nor digits
 NAMED = 5  # labels in one line
 FEW_ROWS = 30  # below, one line says that nothing can be concluded from so few
@@ -129,7 +132,8 @@ def labelled(
     columns = (label_cells(frame[name], f"column {name!r}") for name in target)
     texts = text_cells(frame[text], f"column {text!r}")
     rows = [
-        (row, " | ".join(map(plain, values)))
+        # a line of CSV, so that no two pairs are written alike
+        (row, written_line(values) if len(values) > 1 else plain(values[0]))
         for row, *values in zip(texts, *columns, strict=True)
         if row is not None and None not in values
     ]
@@ -277,7 +281,7 @@ class Release:
 
         The columns are those of the request, else the run's, else guessed and noted.
         """
-        frames = [read_frame(path, layout=request.layout) for path in paths]
+        frames = [read_frame(path, **form) for path, form in zip(paths, request.forms, strict=True)]
         joined = [with_joined_text(frame, request.text, list(frame)) for frame in frames]
         text, names, run = joined[0][1], list(request.attributes), self.run
         if run is not None:
@@ -302,27 +306,44 @@ class Release:
         return {**made, **claim, "versions": versions(), "machine": machine()}
 
 
+def forms_of(reading: Mapping[str, Any], data: Any, others: Any = None, **given: Any) -> Forms:
+    """Return how to read a private table, and other real rows: as given, else as a run read it.
+
+    The options are those of `Source.reading`. What does not suit a format is left out. The split,
+    or sheet, is the private table's. Its encoding is a good guess for a file of the same format.
+    """
+    suits: dict[str, tuple[str | None, ...]] = {"split": ("xlsx", None)}
+    suits |= dict.fromkeys(_OF_TEXTS, OF_TEXT) | {"delimiter": tuple(OWN_DELIMITERS)}
+    kinds = [format_of(each) if isinstance(each, str | Path) else "" for each in (data, others)]
+    for name in given:
+        if not set(kinds) & set(suits[name]):
+            raise InputError(f"`{name}`: is for tables in another form than {data}. Leave it out.")
+    known, forms = {**reading, **given}, list[dict[str, Any]]()
+    for kind, one in ((kinds[0], known), (kinds[1], known if kinds[0] == kinds[1] else given)):
+        form = {n: value for n, value in one.items() if value and kind in suits.get(n, ())}
+        split = form.pop("split", None)
+        forms.append({"split": None if forms else split, "layout": Layout(**form)})
+    return forms[0], forms[1]
+
+
 @contextmanager
 def open_real_rows(
-    run: FinishedRun | None, data: Path, others: Path | None, text: str | None, layout: Layout
-) -> Iterator[tuple[Path, Path, str | None, Layout]]:
-    """Yield files of training rows and of other rows, and how to read them.
+    run: FinishedRun | None,
+    data: Path,
+    others: Path | None,
+    text: str | None,
+    given: Mapping[str, Any],
+) -> Iterator[tuple[Path, Path, str | None, Forms]]:
+    """Yield files of training rows and of other rows, their text column, and how to read them.
 
     By default the other rows are those that the run held out. Then the table is read as the run
-    read it. The settings are the text column, or the template that joins several, and the files'
-    layout. By default they are the run's, or guessed.
+    read it. The text column may be a template that joins several. By default it is the run's, or
+    guessed. So is how the files are read, see `forms_of`.
     """
     reading = dict(run.reading) if run is not None else {}
-    text = text or reading.get("text")
-    kept = Layout(
-        layout.encoding or reading.get("encoding"),
-        layout.delimiter or reading.get("delimiter"),
-        multiline=layout.multiline or bool(reading.get("multiline")),
-    )
+    text, forms = text or reading.get("text"), forms_of(reading, data, others, **given)
     if others is not None:
-        # The encoding of one CSV file is a good guess for another, and none for a Parquet file.
-        is_alike = format_of(others) == format_of(data)
-        yield data, others, text, kept if is_alike else layout
+        yield data, others, text, forms
         return
     if run is None or not (run.internal / HELD_OUT_FILE).is_file():
         raise InputError(
@@ -333,19 +354,17 @@ def open_real_rows(
         str(data),
         text or run.schema.text,
         tuple(attribute.name for attribute in run.schema.attributes),
-        reading.get("split"),
+        forms[0]["split"],
         drop_empty=True,
         labels=run.labels,
-        delimiter=kept.delimiter,
-        encoding=kept.encoding,
-        multiline=kept.multiline,
+        **{name: getattr(forms[0]["layout"], name) for name in _OF_TEXTS},
     )
     # Private rows are copied into the owner's folder only, never into the system's /tmp.
     with TemporaryDirectory(dir=run.internal, prefix=f"{data.name}-") as folder:
         found = Path(folder, "trained-on.parquet"), Path(folder, HELD_OUT_FILE)
         for path, records in zip(found, split_held_out(run.root, source), strict=True):
             write_frame(records_to_frame(records), path)
-        yield *found, None, Layout()
+        yield *found, None, AS_THEY_ARE
 
 
 def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
@@ -365,7 +384,8 @@ def _spelled(column: pd.Series, attribute: Attribute, source: str) -> list[str |
     """Return a column's labels as texts. One that means a label of the schema is spelled like it.
 
     Two texts are the same label only if they are spelled alike. Numbers and booleans are compared
-    by value, because "1", 1 and 1.0 differ only by the file that they come from.
+    by value, because "1", 1 and 1.0 differ only by the file that they come from. A column of texts
+    that has "3.1" and "3.10" tells them apart, so only the former is the number 3.1.
     """
 
     def meaning(text: str) -> Any:
@@ -374,11 +394,13 @@ def _spelled(column: pd.Series, attribute: Attribute, source: str) -> list[str |
 
     codes = label_codes(column, f"{source}: column {attribute.name!r}", as_written=True)
     labels, found = list(map(plain, attribute.values)), list[str | None]()
-    same = {meaning(label): label for label in labels}
-    for value in codes.values:
-        text = plain(value)
-        is_text = isinstance(value, str) and isinstance(attribute.values[0], str)
-        if not is_text and not (facts_of(column).is_text and text in labels):
+    same, texts = {meaning(label): label for label in labels}, list(map(plain, codes.values))
+    # all values of a column are of one kind
+    are_texts = facts_of(column).is_text or isinstance(next(iter(codes.values), ""), str)
+    are_labels_texts, spellings = isinstance(attribute.values[0], str), Counter(map(meaning, texts))
+    for text in texts:
+        is_own = are_labels_texts or text in labels or spellings[meaning(text)] > 1
+        if not (are_texts and is_own):
             # a number can't say which of the texts 3.1 and 3.10 it is
             text = same.get(meaning(text), text) if len(same) == len(labels) else ""
         found.append(text)

@@ -199,7 +199,7 @@ class Twinset:
 
             self._model = fit(source, self.config, progress)
         self._written = Counter()
-        self._made_from = replace(source, data="", split=None)  # how to read, and no record
+        self._made_from = replace(source, data="")  # how to read, and no record
         return self
 
     def sample(self, rows: int, *, seed: int | None = None) -> pd.DataFrame:

@@ -33,7 +33,6 @@ from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.records import Records, records_from_frame
-from twinset.table.text_formats import Layout
 from twinset.table.tokenization import prompt_tokens, tokenise
 
 from ..findings import (
@@ -48,7 +47,7 @@ from ..findings import (
     mean,
 )
 from ..policy_runs import ComparisonRequest, Data, policy_config, read_data, write_untrained_twin
-from ..release import Release, Twin, records_to_frame, take_records
+from ..release import AS_THEY_ARE, Forms, Release, Twin, records_to_frame, take_records
 from ..utility.classifiers import SentenceEncoder
 from . import canaries, roc
 from .copies import overlap
@@ -71,7 +70,7 @@ class AuditRequest:
     members: Path  # the private table
     non_members: Path  # real rows held out
     text: str | None = None  # column, or the template it was joined by. None: the run's, or a guess
-    layout: Layout = Layout()  # of the files of real rows (None: detected)
+    forms: Forms = AS_THEY_ARE  # how the files of real rows are read
     attributes: tuple[str, ...] = ()  # label columns. Empty: the run's, or a guess.
     rows: int = setting(ROWS_TRIED, bounds=ATTACKED)  # members, and non-members, tried at most
     seed: int = setting(0, bounds=SEEDS)

@@ -43,6 +43,7 @@ from twinset.table.read import format_of, read_frame
 
 from ..findings import FIRST, Findings, Measured, Question, Score
 from ..policy_runs import BASELINE_FILE
+from ..release import forms_of
 from . import figures
 from .figures import Figure, Point, Table, replace_unseen
 from .verdicts import (
@@ -83,7 +84,11 @@ def write_report(run: Path, show_real: Path | None = None) -> Path:
     check_ended(run)
     if not is_run(run):
         raise InputError(f"{run}: no such run folder. Give one that `twinset generate` made.")
-    real = {} if show_real is None else {show_real.name: read_frame(show_real)}
+    real: dict[str, DataFrame] = {}
+    if show_real is not None:
+        settings = run / "internal" / SETTINGS
+        reading = _parse(settings, lambda text: dict(json.loads(text).get("reading", {}))) or {}
+        real = {show_real.name: read_frame(show_real, **forms_of(reading, show_real)[0])}
     page, path = build_report(run, show_real=real), run / "internal" / "report.html"
     with writing(path):
         path.parent.mkdir(mode=0o700, exist_ok=True)  # a run that was handed over has none

@@ -148,6 +148,30 @@ def test_equal_numbers_are_one_label_whatever_they_come_from(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
+    ("usual", "rare"),
+    [
+        (["3.1", "3.9"], "3.10"),
+        (["1", "2"], "+1"),
+        (["1000", "200"], "1E3"),
+        (["7", "12"], "007"),
+        (["1", "0"], "1.0"),
+        (["True", "False"], "TRUE"),
+    ],
+)
+@pytest.mark.parametrize("is_declared", [False, True], ids=["found", "declared"])
+def test_a_label_that_a_run_left_out_is_not_measured(tmp_path, usual, rare, is_declared):
+    """It is no other spelling of one that the run has."""
+    frame = saved(table_of([*usual * 4, rare]), "csv", tmp_path)
+    rules = LabelRules({"label": usual}, drop=True) if is_declared else LabelRules()
+    records, notes = records_from_frame(frame, "text", ["label"], rules=rules)
+    records = with_found(records, notes, {"label": dict.fromkeys(usual, 9)})
+    settled = rules.settled(records.schema, {})
+    real = public_records(frame, records.schema, settled, "t", notes.append)
+    assert list(real.texts) == list(records.texts) and len(real) < len(frame)
+    assert list(real.labels) == list(records.labels)
+
+
+@pytest.mark.parametrize(
     ("ours", "theirs", "message"),
     [
         (["bad", "good"], [0, 1], "'label' is 'bad' or 'good', and this table has numbers"),

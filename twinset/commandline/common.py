@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from twinset.config import RunConfig
     from twinset.run.request import OutputPaths, Result, Source
     from twinset.sampling.allocation import RowsRequest
-    from twinset.table.text_formats import Layout
 
 Data = Annotated[
     str,
@@ -38,7 +37,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Stop after the plan. Wr
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 # Options of what measures a twin.
-OF_REAL_ROWS = ("text", "attribute", "encoding", "delimiter", "multiline")
+OF_REAL_ROWS = ("text", "attribute", "split", "encoding", "delimiter", "multiline")
 LogFile = Annotated[
     Path | None, typer.Option(help="Append progress to this file. Keep it private.")
 ]
@@ -228,15 +227,13 @@ def request_of(
     return config, rows, paths
 
 
-def form_of(given: dict[str, Any], *tables: Path | None) -> tuple[str | None, Layout]:
-    """Return text column and layout of real rows. Refuse missing tables before slow imports."""
+def form_of(given: dict[str, Any], *tables: Path | None) -> tuple[str | None, dict[str, Any]]:
+    """Return text column and form of real rows. Refuse missing tables before slow imports."""
     from twinset.run.request import check_there
-    from twinset.table.text_formats import Layout
 
     for path in filter(None, tables):
         check_there(path)
-    layout = {name: given[name] for name in OF_REAL_ROWS[2:] if name in given}
-    return given.get("text"), Layout(**layout)
+    return given.get("text"), {name: given[name] for name in OF_REAL_ROWS[2:] if name in given}
 
 
 def show(data: Any, lines: Iterable[str], as_json: bool) -> None:

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import cli
+from evaluation.evaluate import _write_files
 from evaluation.findings import Findings
 from evaluation.release import (
     BASELINE,
@@ -18,13 +19,20 @@ from evaluation.release import (
     TWIN_SMALL,
     Tables,
     Twin,
+    forms_of,
+    labelled,
 )
+from evaluation.report.page import write_report
 from evaluation.utility.classifiers import make_classifiers
 from evaluation.utility.usefulness import Usefulness
 from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import OPTIONS, reviews, small_run, small_world_in
+from tests.helpers.evaluated import OPTIONS, reviews, small_run, small_world_in, twin_of
 from tests.helpers.refusals import refusal
+from twinset.models.base_model import load_base
 from twinset.progress import Silent
+from twinset.run.request import Source
+from twinset.run.run_folder import SETTINGS
+from twinset.table.read import read_frame
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment", "--attribute", "product")
 TABLES = ("--train", "train.csv", "--test", "test.csv")
@@ -136,6 +144,80 @@ def test_a_classifier_that_is_never_right_is_a_fault_of_reading(rows, spelled, i
         assert f"none of {rows} rows has the sentiment" in said and "twin" in said
     else:
         assert any(m.place["rows"] == TWIN for m in measure.measured())
+
+
+SHEET = {"split": "new", "encoding": None, "delimiter": None, "multiline": False}
+LATIN = {"split": None, "encoding": "cp850", "delimiter": "~", "multiline": True}
+AS_RUN = {
+    "its sheet": ("t.xlsx", None, SHEET, {}, 80, None),
+    "a sheet that is named": ("t.xlsx", None, {}, {"split": "new"}, 80, None),
+    "another sheet": ("t.xlsx", None, SHEET, {"split": "old"}, 30, None),
+    "the first sheet of others": ("t.xlsx", "t.xlsx", SHEET, {}, 80, 30),
+    "its encoding and delimiter": ("t.csv", "t.csv", LATIN, {}, 40, 40),
+    "a table without these": ("t.parquet", "t.csv", LATIN, {"delimiter": "~"}, 50, 40),
+    "others without these": ("t.csv", "t.parquet", LATIN, {}, 40, 50),
+    "none of these": ("t.csv", "t.xlsx", {}, {"encoding": "cp850", "delimiter": "~"}, 40, 30),
+}
+
+
+@pytest.fixture
+def real_files():
+    with pd.ExcelWriter("t.xlsx") as book:
+        for name, rows in (("old", 30), ("new", 80)):
+            reviews(rows, seed=rows).to_excel(book, sheet_name=name, index=False)
+    reviews(40, seed=2).assign(at="é").to_csv("t.csv", sep="~", encoding="cp850", index=False)
+    reviews(50, seed=3).to_parquet("t.parquet")
+
+
+@pytest.mark.parametrize(
+    ("data", "others", "reading", "given", "rows", "more"), AS_RUN.values(), ids=AS_RUN
+)
+def test_real_tables_are_read_as_the_run_read_its_own(
+    real_files, data, others, reading, given, rows, more
+):
+    forms = forms_of(reading, data, others, **given)
+    found = [
+        f and len(read_frame(f, **form)) for f, form in zip((data, others), forms, strict=True)
+    ]
+    assert found == [rows, more]
+
+
+def test_options_that_suit_no_table_are_refused():
+    for given in ({"split": "x"}, {"encoding": "cp850"}):
+        data = "t.csv" if "split" in given else "t.xlsx"
+        assert f"is for tables in another form than {data}" in refusal(forms_of, {}, data, **given)
+
+
+def test_every_reader_of_real_rows_takes_the_sheet(
+    real_files, run, twin, tiny_base, tmp_path, capsys
+):
+    tables = ("--train", "t.xlsx", "--test", "test.csv", "--classifier", "tfidf", "--quiet")
+    for more, rows in (((), 30), (("--split", "new"), 80)):
+        assert run_twinset(capsys, "evaluate", "twin.csv", *tables, *FILE, *more).code == 0
+        found = Findings.load(tmp_path / "found.json")
+        assert found.about["rows"][REAL] == rows
+        assert any("read the first of 2 sheets" in n for n in found.notes) == (not more)
+    # what a run was told, for its report and in Python
+    settings = run / "internal" / SETTINGS
+    told = json.loads(settings.read_text())
+    settings.write_text(json.dumps(told | {"reading": told["reading"] | {"split": "new"}}))
+    page = write_report(run, tmp_path / "t.xlsx").read_text("utf-8")
+    assert "of 80 rows" in page
+    model = twin_of(load_base(str(tiny_base)))
+    frame = pd.DataFrame({"text": ["a", "b"], "mood": ["bad", "good"]})
+    with pd.ExcelWriter("m.xlsx") as book:
+        frame.to_excel(book, sheet_name="old", index=False)
+        frame.assign(text=["right", "sheet"]).to_excel(book, sheet_name="new", index=False)
+    given = {"twin": frame, "train": "m.xlsx", "test": frame}
+    _write_files(tmp_path, model, Source("", split="new"), given, Silent())
+    assert read_frame("train.parquet")["text"].tolist() == ["right", "sheet"]
+
+
+def test_two_pairs_of_labels_are_two_classes():
+    pairs = [("p", "q | r"), ("p | q", "r"), ("p,q", "r"), ("p", "q,r")]
+    frame = pd.DataFrame(pairs, columns=["a", "b"]).assign(text="a b c")
+    assert len(set(labelled(frame, "text", ["a", "b"])[1])) == len(pairs)
+    assert labelled(frame, "text", ["a"])[1] == [a for a, _ in pairs]
 
 
 def test_overlapping_rows_are_counted_and_left_out_on_request(twin, tmp_path, capsys):
