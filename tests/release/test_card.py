@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from tests.helpers.handover import NO_PRIVACY, TRAINING, description, ledger
 from tests.helpers.refusals import refusal
 from twinset.privacy.statement.guarantee import guarantee
-from twinset.release.card import TwinDescription, plain, read_header, render_card
+from twinset.release.card import TwinDescription, may_hide, plain, read_header, render_card
 from twinset.table.schema import Attribute, Schema
 from twinset.table.templates import Template
 
@@ -122,6 +122,7 @@ def test_no_name_or_label_changes_the_cards_shape(place):
         wild = shown(hostile)
         assert skeleton(wild) == skeleton(tame), hostile
         assert wild.count("\n") == tame.count("\n"), hostile
+        assert not may_hide(wild), hostile
         assert isinstance(read_header(wild)["pretty_name"], str), hostile
         assert read_header(wild) | {"pretty_name": ""} == tame_header, hostile
 
@@ -130,6 +131,31 @@ def test_no_name_or_label_changes_the_cards_shape(place):
 def test_control_an_unescaped_name_would_change_the_shape(hostile):
     text = card()
     assert skeleton(text.replace("`fresh`", hostile)) != skeleton(text)
+
+
+BLOCK = "```python\nimport pandas as pd\ntwin = <!--\ntwin.head()\n```"
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "<!--",
+        "[a]: b '",
+        "$$",
+        "\\\\<!--",
+        "`\n` <!-- `",
+        "`\r<!-- `",
+        "`` ` <!-- ```",
+        BLOCK.replace("twin =", ""),
+        f"<details>\n<summary>a</summary>\n{BLOCK}",
+        f"</details>\n{BLOCK}",
+        f"~~~\n{BLOCK}",
+    ],
+)
+def test_mark_up_that_would_hide_lines_is_found(hidden):
+    for text in (card(), card(ledger(NO_PRIVACY))):
+        assert not may_hide(text)
+        assert may_hide(text.replace("\n\n", f"\n\n{hidden}\n\n"))
 
 
 HEADERS = {

@@ -195,6 +195,7 @@ def test_the_larger_of_the_stated_and_the_computed_epsilon_is_reported(tmp_path)
         ("privacy:\n", "privacy_:\n", "'privacy' must have the fields"),
         ("---\n", "--\n", "no readable YAML header"),
         ("license: ", "license: [", "no readable YAML header"),
+        ("---\n\n#", "---\n<!--\n#", "HTML or links, which may hide"),
     ],
 )
 def test_a_card_that_disagrees_with_the_ledger_is_caught(tmp_path, old, new, message):

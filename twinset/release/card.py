@@ -194,6 +194,22 @@ def read_header(card: str) -> dict[str, Any]:
     return header
 
 
+# What may hold mark-up in a card: lines that fold the guarantee, with a blank line after them, one
+# block of code, an escaped character, and a span of code. A span ends in its line.
+_BLOCKS = re.compile(
+    r"^<details>\n<summary>[\w ,]+</summary>\n$|^</details>\n$"
+    r"|^```python\nimport pandas as pd\ntwin = .*\ntwin\.head\(\)\n```$",
+    re.MULTILINE,
+)
+_SPANS = re.compile(r"\\.|(?<!`)(`+)(?!`).+?(?<!`)\1(?!`)")
+
+
+def may_hide(card: str) -> bool:
+    """Return whether a card has HTML, links, formulas or blocks that could hide what it states."""
+    lines = _BLOCKS.sub("", card.partition("\n---\n")[2]).splitlines()
+    return any(set("<[$~`") & set(_SPANS.sub("", line)) for line in lines)
+
+
 # -- a twin's card ------------------------------------------------------------------------------
 
 WRITTEN = (

@@ -19,7 +19,7 @@ from twinset.privacy.accounting.accountant import NotCovered, prv_epsilon
 from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
-from twinset.release.card import CARD, one_line, read_header, stated_lines, stated_numbers
+from twinset.release.card import CARD, may_hide, one_line, read_header, stated_lines, stated_numbers
 from twinset.release.publish import beside
 from twinset.release.share import (
     LEDGER,
@@ -44,7 +44,7 @@ CANNOT_SHOW = (
     "who made these files: they are not signed, and one author of all three can make them agree",
     "that the model was trained, and the twin drawn from it, as the ledger says",
     "that what the ledger takes as public is public",
-    "anything about other files in the same folder",
+    "what else the card says, what the page says, and anything about other files in the folder",
 )
 
 
@@ -137,7 +137,7 @@ def verify(path: str | Path) -> VerificationReport:
     spent = "no guarantee" if larger is None else f"ε = {larger}"
     checked = (
         f"{privacy.name}: its {len(ledger['events'])} events come to {spent}, as stated{second}",
-        f"{card.name}: unaltered, and says what the ledger says",
+        f"{card.name}: unaltered, with the numbers and lines that the ledger calls for",
         f"{twin_file.name}: unaltered, {twin['rows']} rows, {len(twin['columns'])} columns",
         *(["model: whole, and made from the base model that the ledger states"] * has_model),
     )
@@ -273,6 +273,7 @@ def _check_card(
             pass  # the one file that `datasets` reads
         case _:
             raise VerificationError(f"{path}: its header names another file")
+    _expect(not may_hide(card), path, "has HTML or links, which may hide what it states")
     lines = set(card.splitlines())
     for line in stated_lines(claim, twin["rows"]):
         _expect(line in lines, path, f"lacks the line {line[:60]!r}…, which the ledger calls for")
