@@ -47,6 +47,11 @@ class Reading(TypedDict, total=False):
         merge_labels: replace a value by the public value that differs from it only in case, in
             blanks or by one letter.
         drop_undeclared: leave out rows with an undeclared value instead of refusing the table.
+        columns: names of the other columns to keep, "all" (the default) or "none".
+        kinds: for other columns, "category", "number", "date", "yes/no" or "identifier". By default
+            noisy counts tell.
+        ranges: for other columns of numbers, the lowest and the highest value. They are public. By
+            default noisy counts tell.
         split: split of a folder or hub data set, or sheet of an Excel file.
         drop_empty: leave out every row without text or label. By default only a few are.
         delimiter: delimiter of a CSV file. Detected by default.
@@ -60,6 +65,9 @@ class Reading(TypedDict, total=False):
     bins: Edges | None
     merge_labels: bool
     drop_undeclared: bool
+    columns: str | Sequence[str] | None
+    kinds: Mapping[str, str] | None
+    ranges: Mapping[str, tuple[float, float]] | None
     split: str | None
     drop_empty: bool
     delimiter: str | None
@@ -372,7 +380,8 @@ class Twinset:
         schema, known = model.schema, model.schema.spelled
         cells = as_texts(twin[[a.name for a in schema.attributes]]).itertuples(index=False)
         labels = [known[tuple(row)] for row in cells]
-        twin = twin_frame(schema, twin[schema.text].astype(str).tolist(), labels)
+        columns = None if model.columns is None else model.columns.rebuild(twin)
+        twin = twin_frame(schema, twin[schema.text].astype(str).tolist(), labels, columns)
         twin = twin.sample(frac=1, random_state=0).reset_index(drop=True)
         if place.is_file() or (place.is_dir() and any(place.iterdir())):
             raise InputError(f"{place}: is not empty. Name another folder.")

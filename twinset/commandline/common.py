@@ -185,6 +185,38 @@ def read_columns(given: Sequence[str], option: str) -> dict[str, list[Any]]:
     return found
 
 
+def read_names(text: str) -> list[str]:
+    """Return the names of a line of CSV.
+
+    >>> read_names('age, "city, country"')
+    ['age', 'city, country']
+    """
+    try:
+        return read_line(text)
+    except ValueError:
+        raise InputError(f"`columns={text[:60]}`: write NAME,NAME, all or none") from None
+
+
+def read_pairs(given: Sequence[str], option: str) -> dict[str, Any]:
+    """Return by column its kind, or the two ends of its range.
+
+    >>> read_pairs(["age=number"], "kind"), read_pairs(["age=18:99"], "range")
+    ({'age': 'number'}, {'age': (18.0, 99.0)})
+    """
+    how = "COLUMN=KIND" if option == "kind" else "COLUMN=LOW:HIGH"
+    found: dict[str, Any] = {}
+    for one in given:
+        name, _, value = one.rpartition("=")
+        if not name or not value or name in found:
+            raise InputError(f"`{option}={one[:60]}`: unclear. Write {how}, once for each column.")
+        try:
+            low, _, high = value.partition(":")
+            found[name] = value if option == "kind" else (float(low), float(high))
+        except ValueError:
+            raise InputError(f"`{option}={one[:60]}`: unclear. Write {how}.") from None
+    return found
+
+
 def listed(text: str) -> tuple[str, ...]:
     """Return the names between commas, each once.
 
@@ -197,8 +229,15 @@ def listed(text: str) -> tuple[str, ...]:
 def source_of(data: str, given: dict[str, Any]) -> Source:
     """Return the table that the options name."""
     from twinset.run.request import Source
+    from twinset.table.kinds import ColumnRules
     from twinset.table.labels import LabelRules
 
+    kept = given.get("columns")
+    columns = ColumnRules.of(
+        None if kept is None else read_names(kept),
+        read_pairs(given.get("kind", ()), "kind"),
+        read_pairs(given.get("range", ()), "range"),
+    )
     labels = LabelRules(
         read_columns(given.get("labels", ()), "labels"),
         read_columns(given.get("bins", ()), "bins"),
@@ -208,7 +247,8 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
     # `--attribute` is given once for each label column, hence the singular
     same = "text split drop_empty prompt owner delimiter encoding multiline strict hold_out".split()
     names = {name: name for name in same} | {"attribute": "attributes"}
-    return Source(data, **{names[k]: v for k, v in given.items() if k in names}, labels=labels)
+    found = {names[k]: v for k, v in given.items() if k in names}
+    return Source(data, **found, labels=labels, columns=columns)
 
 
 def request_of(

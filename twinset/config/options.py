@@ -80,6 +80,9 @@ TABLE = (
         "The prompt, a template's name or a .toml file. Noisy counts choose one if omitted.",
         "PROMPT",
     ),
+    Option("columns", str, "Other columns to keep. Omitted: all that can be.", "all|none|NAME,…"),
+    Option("kind", str, "Kind of another column, if it is not recognised.", "COLUMN=KIND", True),
+    Option("range", str, "Public range of a column of numbers.", "COLUMN=LOW:HIGH", True),
     Option("owner", str, "Column of whose row it is. Protects owners, not rows.", "COLUMN"),
     Option(
         "labels",

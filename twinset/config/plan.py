@@ -20,6 +20,7 @@ from twinset.privacy.accounting.accountant import (
     left_of,
 )
 from twinset.privacy.accounting.events import (
+    COLUMNS,
     LABEL_COUNTS,
     TEACHER,
     TOKEN_MARGINALS,
@@ -44,6 +45,7 @@ MOST_ADVISED = 20.0  # ε (beyond, it protects too little to be worth a hint)
 # Gaussian releases, whose squares add up: noise of all else grows by 3 %. At ε = 8 a value passes
 # that 14 of 60 records have.
 SELECTION_SHARE, SELECTION_DELTA = 0.2, 0.1
+COLUMN_SELECTION = 0.5  # of the columns' own share of ε, for the selection of their values
 TEACHER_SHARE = 0.1  # of ε, where the options do not say
 RECORDS_FOR_NOISE = 30  # N / σ of a teacher: it told 0.72 of two sentiments there, 0.82 at 500
 MOST_READ = 4000  # mean units for fitting a teacher: if there are more, they are sampled
@@ -74,6 +76,8 @@ class Plan:
     marginal_noise: float = 0.0  # multiplier (0: not released, or there is no privacy)
     teacher_noise: float = 0.0  # the same
     selection: LabelSelection | None = None  # of undeclared label values
+    column_noise: float = 0.0  # multiplier of the other columns' release (0: none, or no privacy)
+    column_selection: LabelSelection | None = None  # of their values, planned for all of them
 
     @property
     def sample_rate(self) -> float:
@@ -93,10 +97,15 @@ class Plan:
     @property
     def releases(self) -> list[GaussianRelease | LabelSelection]:
         """The run's one-time releases, in addition to training. Empty without privacy."""
-        noises = self.label_count_noise, self.marginal_noise, self.teacher_noise
-        pairs = zip(noises, (LABEL_COUNTS, TOKEN_MARGINALS, TEACHER), strict=True)
-        counted = [GaussianRelease(noise, what) for noise, what in pairs if noise]
-        return [self.selection, *counted] if self.selection else [*counted]
+        noises = {
+            LABEL_COUNTS: self.label_count_noise,
+            COLUMNS: self.column_noise,
+            TOKEN_MARGINALS: self.marginal_noise,
+            TEACHER: self.teacher_noise,
+        }
+        counted = [GaussianRelease(noise, what) for what, noise in noises.items() if noise]
+        selections = (self.selection, self.column_selection)
+        return [*(each for each in selections if each is not None), *counted]
 
     @property
     def epsilon(self) -> float:
@@ -196,10 +205,16 @@ def sized(config: RunConfig, steps: int | None, batch_size: int | None) -> RunCo
 # -- the plan ------------------------------------------------------------------------------------
 
 
-def make_plan(records: int, config: RunConfig, selection: LabelSelection | None = None) -> Plan:
+def make_plan(
+    records: int,
+    config: RunConfig,
+    selection: LabelSelection | None = None,
+    of_columns: LabelSelection | None = None,
+) -> Plan:
     """Choose sample rate, steps, σ and learning rate for N records.
 
-    The selection of label values, if there is one, has been planned before.
+    The selections of label values and of the other columns' values, if there are such, have been
+    planned before.
 
     Raises:
         InputError: δ ≥ 1, a highest ε below ε, or the noise needed is so large that it would drown
@@ -223,7 +238,8 @@ def make_plan(records: int, config: RunConfig, selection: LabelSelection | None 
         policy=(policy.noise_policy, policy.policy_form),
         group_size=privacy.group_size,
         selection=selection,
-        **find_release_noise(privacy, target, delta, selection, steps == 0),
+        column_selection=of_columns,
+        **find_release_noise(privacy, target, delta, selection, steps == 0, of_columns),
     )
     if target is None or not steps:
         return plan
@@ -253,8 +269,12 @@ def make_plan(records: int, config: RunConfig, selection: LabelSelection | None 
         if selection is not None:
             of = selection.attributes, selection.most
             selection = select_from(privacy, attainable, delta, *of)
-        noises = find_release_noise(privacy, attainable, delta, selection)
-        other = replace(plan, selection=selection, **noises)
+        if of_columns is not None:
+            share = COLUMN_SELECTION * privacy.column_share
+            of = of_columns.attributes, of_columns.most
+            of_columns = select_from(privacy, attainable, delta, *of, share)
+        noises = find_release_noise(privacy, attainable, delta, selection, False, of_columns)
+        other = replace(plan, selection=selection, column_selection=of_columns, **noises)
         spent = epsilon([*other.releases, training_alone], delta)
     more = "Use `steps=0`, which trains nothing, or give some thousands of records."
     if attainable <= MOST_ADVISED:
@@ -266,27 +286,45 @@ def make_plan(records: int, config: RunConfig, selection: LabelSelection | None 
 
 
 def plan_selection(
-    records: int, privacy: PrivacyConfig, attributes: int, most: int
+    records: int,
+    privacy: PrivacyConfig,
+    attributes: int,
+    most: int,
+    of_labels: bool = True,
 ) -> LabelSelection | None:
-    """Return how the values of `attributes` undeclared label columns are selected.
+    """Return how the values of `attributes` undeclared columns are selected.
 
-    None: there are no such columns, or no privacy. `most` is the records of a unit.
+    None: there are no such columns, or no privacy. `most` is the records of a unit. The columns
+    hold labels, or else they are the other columns.
     """
     target, delta = privacy.target_epsilon, privacy.target_delta or default_delta(records)
     if target is None or not attributes:
         return None
-    return select_from(privacy, target, delta, attributes, most)
+    share = SELECTION_SHARE if of_labels else COLUMN_SELECTION * privacy.column_share
+    return select_from(privacy, target, delta, attributes, most, share)
 
 
 def select_from(
-    privacy: PrivacyConfig, target: float, delta: float, attributes: int, most: int
+    privacy: PrivacyConfig,
+    target: float,
+    delta: float,
+    attributes: int,
+    most: int,
+    of_epsilon: float = SELECTION_SHARE,
 ) -> LabelSelection:
     """Return the selection with its shares of ε and δ, and the lowest possible threshold.
 
     The share of δ is that of `group_size` units together.
     """
-    together, share = privacy.group_size or 1, SELECTION_DELTA * delta
-    noise = gaussian_noise_multiplier(SELECTION_SHARE * target, delta - share)
+    share = SELECTION_DELTA * delta
+    noise = gaussian_noise_multiplier(of_epsilon * target, delta - share)
+    return least_threshold(noise, attributes, most, privacy.group_size or 1, share)
+
+
+def least_threshold(
+    noise: float, attributes: int, most: int, together: int, share: float
+) -> LabelSelection:
+    """Return the selection of the lowest threshold that costs `together` units this δ at most."""
     low, high = 0, 1  # a threshold that is too low, and one that will do
     while LabelSelection(noise, high, attributes, most).delta(together) > share:
         low, high = high, 2 * high
@@ -303,14 +341,17 @@ def find_release_noise(
     delta: float,
     selection: LabelSelection | None = None,
     takes_all: bool = False,
+    of_columns: LabelSelection | None = None,
 ) -> dict[str, Any]:
     """Return the noise of a plan's one-time releases, at this ε. 0: without privacy, or left out.
 
     Each has the noise of a release that spends its share of ε alone. If nothing is trained
     (`takes_all`), all but the label counts are scaled so that together they use all of ε.
     """
-    delta = left_of(delta, [selection] if selection else [])
-    shares = privacy.label_count_share, privacy.marginal_share, privacy.teacher_share
+    selections = [each for each in (selection, of_columns) if each is not None]
+    delta = left_of(delta, selections)
+    of_tables = privacy.column_share if of_columns is not None else 0.0
+    shares = privacy.label_count_share, privacy.marginal_share, privacy.teacher_share, of_tables
     labels, *others = (
         gaussian_noise_multiplier(target * share, delta) if target and share else 0.0
         for share in shares
@@ -318,7 +359,7 @@ def find_release_noise(
     if target and takes_all and any(others):
         # Gaussian releases compose as one whose σ⁻² is the sum of their σ⁻².
         left = gaussian_noise_multiplier(target, delta) ** -2 - labels**-2
-        left -= selection.noise_multiplier**-2 if selection else 0.0
+        left -= sum(each.noise_multiplier**-2 for each in selections)
         if left <= 0:
             raise InputError(
                 f"`label_count_share={privacy.label_count_share:g}` leaves no ε for the rest. Make "
@@ -326,7 +367,7 @@ def find_release_noise(
             )
         scale = SLACK * (sum(sigma**-2 for sigma in others if sigma) / left) ** 0.5
         others = [scale * sigma for sigma in others]
-    names = ("label_count_noise", "marginal_noise", "teacher_noise")
+    names = ("label_count_noise", "marginal_noise", "teacher_noise", "column_noise")
     return dict(zip(names, (labels, *others), strict=True))
 
 
@@ -338,6 +379,7 @@ def settled(
     records: int,
     begun: int | None = None,
     selection: LabelSelection | None = None,
+    of_columns: LabelSelection | None = None,
 ) -> RunConfig:
     """Settle what the options leave to N, steps first. Values given by options stay.
 
@@ -358,7 +400,7 @@ def settled(
         delta = privacy.target_delta or default_delta(records)
         asked = replace(privacy, teacher_share=TEACHER_SHARE)
         takes_all = config.training.steps == 0
-        noises = find_release_noise(asked, target, delta, selection, takes_all)
+        noises = find_release_noise(asked, target, delta, selection, takes_all, of_columns)
         knows = min(records, MOST_READ) >= RECORDS_FOR_NOISE * noises["teacher_noise"]
         privacy = asked if knows else replace(privacy, teacher_share=0.0)
     sampling = config.sampling.settled(bool(privacy.teacher_share))

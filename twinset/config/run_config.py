@@ -77,6 +77,13 @@ class PrivacyConfig(Checked):
         hint="0 leaves them out",
         expert=True,
     )
+    column_share: float = bounded(
+        0.3,
+        1e-3,
+        0.999,
+        "Share of ε spent on noisy tables of the other columns, if there are any.",
+        expert=True,
+    )
     teacher_share: float | None = bounded(
         None,
         0,

@@ -44,6 +44,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress
 from twinset.release.share import LEDGER
+from twinset.sampling.column_model import ColumnModel
 from twinset.table.schema import Combination
 from twinset.table.templates import Template
 from twinset.training.loop import KeepState
@@ -65,6 +66,7 @@ class ResumeState:
     ledger: Ledger  # ε spent so far
     template: Template  # of the prompts, as chosen before
     marginals: TokenMarginals | None  # None: not asked for
+    columns: ColumnModel | None  # None: there are no other columns
     teacher: Path | None  # its folder (None: not released yet)
 
 
@@ -138,6 +140,7 @@ class Checkpoints:
             Ledger.load(folder / LEDGER),
             Template.from_dict(facts["template"]),
             TokenMarginals.load(marginals) if marginals.is_file() else None,
+            ColumnModel.load(folder, len(facts["label_counts"])),
             folder if step > self.last_step else None,
         )
         self._journal.begin(step, self._counted)
@@ -186,6 +189,7 @@ class Checkpoints:
         counts: Mapping[Combination, int],
         marginals: TokenMarginals | None,
         template: Template,
+        columns: ColumnModel | None = None,
     ) -> KeepState:
         """Return a callback that saves a phase's training state every few minutes and at the end.
 
@@ -213,6 +217,8 @@ class Checkpoints:
                     raise OSError(errno.ENOSPC, "No space left on device") from error
                 if marginals is not None:
                     marginals.save(new / MARGINALS)
+                if columns is not None:
+                    columns.save(new)
             last = time.monotonic()
 
         return keep

@@ -141,7 +141,7 @@ def learn(run: Run, folder: RunFolder) -> None:
         run.model = TwinModel.load(folder.model, run.config.speed.device)
         return
     if (held := run.held_out) is not None:  # the rows and their places, for their owner alone
-        frame = twin_frame(held.schema, held.texts, held.labels)
+        frame = twin_frame(held.schema, held.texts, held.labels, held.other_columns())
         write_frame(frame, folder.internal / HELD_OUT)
     if run.held_rows:
         write_json(folder.internal / NUMBERS, {"rows": run.held_rows})
@@ -342,7 +342,9 @@ def plan_run(
         policies[policy] = None
         with suppress(InputError):
             other = replace(same, policy=replace(same.policy, **sound, redact_only=False))
-            policies[policy] = make_plan(planned.records, other, planned.selection)
+            policies[policy] = make_plan(
+                planned.records, other, planned.selection, planned.column_selection
+            )
     return PlanReport(planned, phases, policies, owned, most)
 
 

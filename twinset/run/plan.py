@@ -146,7 +146,8 @@ def plan_time(
         visits = min(usual, max(FEWEST_VISITS, int(usual * fits / training)))
         with suppress(InputError):  # so few visits at a time would drown in noise
             size = size_for(plan.records, visits)
-            fitted = make_plan(plan.records, sized(config, *size), plan.selection)
+            selections = plan.selection, plan.column_selection
+            fitted = make_plan(plan.records, sized(config, *size), *selections)
     if fitted != plan:
         progress.say(
             f"{plan.steps} steps of {plan.batch_size} records do not fit into "

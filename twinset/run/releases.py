@@ -26,7 +26,12 @@ from twinset.models.hidden_states import (
     Whitening,
     states_of_records,
 )
-from twinset.privacy.accounting.events import TEACHER, GaussianRelease, NonPrivateAccess
+from twinset.privacy.accounting.events import (
+    COLUMNS,
+    TEACHER,
+    GaussianRelease,
+    NonPrivateAccess,
+)
 from twinset.privacy.mechanism.counts import (
     LengthBins,
     TokenMarginals,
@@ -38,8 +43,10 @@ from twinset.privacy.mechanism.counts import (
 from twinset.privacy.mechanism.randomness import poisson_batches
 from twinset.privacy.mechanism.vector_sum import Regressions, fit_regressions
 from twinset.privacy.statement.ledger import Ledger
+from twinset.run.columns import ColumnRelease, PrivateColumns
 from twinset.run.request import Run
 from twinset.run.run_folder import SETTINGS
+from twinset.sampling.column_model import ColumnModel
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import TextLengths
 from twinset.sampling.tilt_fitting import (
@@ -138,6 +145,11 @@ def open_ledger(run: Run) -> Ledger:
         f"the base model {run.base.origin}, whose weights have the SHA-256 {run.base.weights}, and "
         "everything it was trained on",
         f"the longest text kept, {config.training.max_tokens} tokens",
+        *(
+            ["declared kinds and ranges of other columns, and types that their source states"]
+            if run.records.others is not None
+            else []
+        ),
         "all options of the run",
     ]
     if config.training.is_timed:
@@ -192,6 +204,38 @@ def count_labels(run: Run) -> dict[Combination, int]:
     noisy, event = release_label_counts(labels, combinations, noise, run.randomness, run.most)
     run.ledger.record(event)
     return dict(zip(combinations, without_negatives(noisy), strict=True))
+
+
+def count_columns(run: Run) -> ColumnModel | None:
+    """Release noisy tables of the other columns, and record what that spends. None: no columns.
+
+    For its guarantee see `twinset.privacy.statement.theorems`, COLUMNS. Notes say what was kept.
+    """
+    frame = run.records.other_columns()
+    if frame is None:
+        return None
+    schema, plan = run.records.schema, run.plan
+    noise = require_noise(plan, plan.column_noise)
+    if noise:
+        run.ledger.record(GaussianRelease(noise, COLUMNS))
+    number = {c: i for i, c in enumerate(schema.combinations)}
+    release = ColumnRelease(
+        PrivateColumns(
+            {str(name): frame[name] for name in frame},
+            np.array([number[c] for c in run.records.labels], np.int64),
+            len(number),
+            list(counted_units(run, "columns counted")),
+        ),
+        run.source.columns,
+        noise,
+        plan.column_selection,
+        run.ledger.record,
+        run.randomness,
+        run.config.privacy.group_size or 1,
+    )
+    model = release.find_model([run.label_counts[c] for c in schema.combinations])
+    run.tell(*release.notes())
+    return model
 
 
 def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:

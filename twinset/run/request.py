@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError
 from twinset.progress import Progress, Silent
 from twinset.table.columns import table_of, whole_characters
+from twinset.table.kinds import ColumnRules
 from twinset.table.labels import LabelRules
 from twinset.table.read import FORMATS, STDIN, format_of, read_frame
 from twinset.table.templates import Template
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from twinset.run.checkpoint import Checkpoints, ResumeState
     from twinset.run.run_folder import RunFolder
     from twinset.sampling.allocation import RowsRequest
+    from twinset.sampling.column_model import ColumnModel
     from twinset.sampling.twin_model import TwinModel
     from twinset.table.records import Records
     from twinset.table.schema import Combination, LabelValue
@@ -53,6 +55,7 @@ class Source:
     prompt: Template | str | Path | None = None  # a name, a `.toml` file or the prompt itself
     owner: str | None = None  # column with the owner of a record (None: records are protected)
     labels: LabelRules = LabelRules()  # which label values are public
+    columns: ColumnRules = ColumnRules(())  # which other columns are kept, and how they are read
     delimiter: str | None = None  # of a CSV (None detects it)
     encoding: str | None = None  # of a file of text (None detects it)
     multiline: bool = False  # lines within quotes are text, though they look like rows
@@ -111,10 +114,13 @@ class Source:
         rules: dict[str, Any] = {"labels": {}, "bins": {}, "merge_labels": False}
         rules["drop_undeclared"] = False  # in the order of the class's fields
         labels = LabelRules(*(reading.get(name) or default for name, default in rules.items()))
+        of_columns = [reading.get(name) for name in ("columns", "kinds", "ranges")]
+        columns = ColumnRules.of(*of_columns)
         listed: Any = attributes if pd.api.types.is_list_like(attributes) else [attributes]
         names = tuple(name for name in listed if name is not None)
-        others: dict[str, Any] = {n: value for n, value in reading.items() if n not in rules}
-        others |= {"prompt": prompt, "owner": owner, "hold_out": hold_out}
+        same = reading.keys() - rules.keys() - {"columns", "kinds", "ranges"}
+        others: dict[str, Any] = {n: reading[n] for n in same}
+        others |= {"prompt": prompt, "owner": owner, "hold_out": hold_out, "columns": columns}
         return cls(data, text, names, labels=labels, **others)
 
     @property
@@ -215,6 +221,7 @@ class Run:
     selection: LabelSelection | None = None  # planned (None: all values are declared)
     # selected values by column, and their noisy counts (None: nothing was released)
     selected: dict[str, dict[LabelValue, int]] | None = None
+    column_selection: LabelSelection | None = None  # planned, of the other columns' values
     template: Template = field(init=False)  # `count` may choose another of the `candidates`
     counts: dict[Combination, int] | None = None  # rows by label (None: in proportion to records)
     # set by `plan`
@@ -231,6 +238,7 @@ class Run:
     tokens: TokenisedRecords = field(init=False)  # cut to the longest text
     label_counts: dict[Combination, int] = field(init=False)  # noisy
     marginals: TokenMarginals | None = None  # noisy counts of tokens and lengths
+    columns: ColumnModel | None = None  # noisy tables of the other columns
     trainer: Trainer = field(init=False)  # set by `train`
     model: TwinModel = field(init=False)  # set by `teach`
     frame: pd.DataFrame = field(init=False)  # the twin's rows, set by `sample`
@@ -255,6 +263,17 @@ class Run:
         for note in notes:
             self.progress.say(note)
 
+    def keep_columns(self, columns: ColumnModel | None) -> None:
+        """Keep the released model of the other columns. The twin has these columns, and no others.
+
+        `records` keep the private cells no longer.
+        """
+        self.columns, schema = columns, self.records.schema
+        kept = {schema.text, *(attribute.name for attribute in schema.attributes)}
+        kept |= {column.name for column in columns.columns} if columns else set()
+        schema = replace(schema, columns=tuple(n for n in schema.columns if n in kept))
+        self.records = replace(self.records, schema=schema, others=None)
+
     def settings(self) -> dict[str, Any]:
         """Return the run's inputs as plain values. `internal/` keeps them."""
         from twinset.sampling.allocation import RowsRequest
@@ -267,6 +286,7 @@ class Run:
             "prompt": asdict(self.template),
             "candidates": [template.pattern for template in self.candidates],
             "labels": self.source.labels.to_dict(),
+            "columns": self.source.columns.to_dict(),
             # pairs, as JSON has no names that are numbers
             "selected": self.selected and {n: [*v.items()] for n, v in self.selected.items()},
             "reading": self.source.reading,

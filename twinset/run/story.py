@@ -25,7 +25,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from twinset.config import PrivacyConfig
-from twinset.config.plan import Plan, make_plan, settled, sized
+from twinset.config.plan import Plan, make_plan, plan_selection, settled, sized
 from twinset.errors import InputError
 from twinset.files.atomic import append_json, write_json
 from twinset.models.base_model import (
@@ -168,6 +168,9 @@ def select(run: Run, spends: bool = True) -> None:
         seed = config.privacy.insecure_noise_seed
         run.randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
         found, whose = releases.find_label_values(run, spends)
+        if records.others is not None:
+            counts = len(records.units(config)), config.privacy, records.others.shape[1], run.most
+            run.column_selection = plan_selection(*counts, of_labels=False)
         notes: list[str] = []
         run.records = records.with_values(found, whose, notes if spends else [])
         if not len(run.records):
@@ -206,12 +209,14 @@ def plan(run: Run) -> None:
         begun = (known["plan"]["steps"], known["plan"]["batch_size"]) if known else None
         units = len(records.units(run.config))
         began_with = begun[0] if begun else None
-        run.config = config = settled(run.config, units, began_with, run.selection)
+        run.config = config = settled(
+            run.config, units, began_with, run.selection, run.column_selection
+        )
         # refuses prompts that do not fit, and options that the policy cannot work with
         span = attention_span(run.base.model)
         text_budget(find_prompts(run), span, config.training.max_tokens)
         asked = sized(config, *begun) if begun and config.training.is_timed else config
-        run.plan = make_plan(units, asked, run.selection)
+        run.plan = make_plan(units, asked, run.selection, run.column_selection)
         policy.check(config.policy, by_owner=records.owners is not None)
         if policy.masks(config.policy):
             detector_named(config.policy.detector)
@@ -260,8 +265,10 @@ def count(run: Run) -> None:
         run.tokens = tokenise_texts(run, "texts", masked=config.policy.redact_only)
         if resumed:
             run.label_counts, run.marginals = resumed.counts, resumed.marginals
+            run.keep_columns(resumed.columns)
             return
         run.label_counts = releases.count_labels(run)
+        run.keep_columns(releases.count_columns(run))
         if config.privacy.marginal_share:
             base = build_twin_model(run, run.base.model)
             run.marginals = releases.count_tokens(run, base)
@@ -295,7 +302,7 @@ def train(run: Run) -> None:
             tokens = tokenise_texts(run, "masked", masked=True) if kind.reads_masked else run.tokens
             plan = full
             if not kind.adds_noise:
-                names = ("noise_multiplier", "label_count_noise", "marginal_noise", "teacher_noise")
+                names = [f.name for f in fields(plan) if "noise" in f.name and f.type == "float"]
                 none: dict[str, Any] = dict.fromkeys(names, 0.0)
                 plan = replace(full, target_epsilon=None, **none)
             state = run.resumed.state if run.resumed and phase == start else None
@@ -338,7 +345,12 @@ def train(run: Run) -> None:
             )
             if run.checkpoints:
                 keep = run.checkpoints.callback(
-                    phase, run.ledger, run.label_counts, run.marginals, run.template
+                    phase,
+                    run.ledger,
+                    run.label_counts,
+                    run.marginals,
+                    run.template,
+                    run.columns,
                 )
                 context = replace(context, checkpoints=keep)
             run_training(trainer, batches, context)
@@ -466,6 +478,7 @@ def read_source(
         rules=replace(source.labels, prompt=written_template(source.prompt)),
         strict=source.strict,
         folder=folder,
+        keep=source.columns,
     )
     twin_frame(records.schema, [], [])  # a twin that cannot be built fails before any ε is spent
     for note in notes:
@@ -566,6 +579,7 @@ def build_twin_model(run: Run, model: Any) -> TwinModel:
         base.origin,
         # readers of a release must not see a folder's path
         base_name="a model from a local folder" if LOCAL in base.origin else base.name,
+        columns=run.columns,
     )
 
 

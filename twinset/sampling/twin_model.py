@@ -37,6 +37,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress, Silent
 from twinset.release.card import CARD, TwinDescription, render_model_card
 from twinset.release.share import LEDGER, check_file_format, write_share
+from twinset.sampling.column_model import ColumnModel
 from twinset.sampling.label_tables import NaiveBayes, TextLengths, TokenTilt
 from twinset.sampling.row_pool import Draw, start_workers
 from twinset.sampling.rows import RowGroups, devices_for_rows, draw_groups, groups_of
@@ -72,6 +73,7 @@ class TwinModel:
     teacher: Teacher | None = None  # tells a text's labels
     words: NaiveBayes | None = None  # the labels that tokens suggest, in addition to the teacher
     base_name: str = ""  # may be unknown
+    columns: ColumnModel | None = None  # the other columns (None: there are none)
     # Rows that it wrote without the tilt, in token ids. They are not saved.
     reference: dict[Combination, list[list[int]]] = field(
         default_factory=dict, repr=False, compare=False
@@ -142,7 +144,12 @@ class TwinModel:
                 workers = stack.enter_context(start_workers(load, others))
             draw_groups(draw, counts, device, progress, groups, deadline=deadline, workers=workers)
         rows = groups.rows()
-        frame = twin_frame(self.schema, [r.text for r in rows], [r.combination for r in rows])
+        labels = [row.combination for row in rows]
+        columns = None
+        if self.columns is not None:
+            number = {c: i for i, c in enumerate(self.schema.combinations)}
+            columns = self.columns.draw(np.array([number[c] for c in labels], int), sampling.seed)
+        frame = twin_frame(self.schema, [row.text for row in rows], labels, columns)
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
 
     def share(
@@ -297,7 +304,7 @@ class TwinModel:
         with quiet():
             self.model.save_pretrained(folder, safe_serialization=True)
             self.tokenizer.save_pretrained(folder)
-        for part in (self.tilt, self.lengths, self.teacher, self.words):
+        for part in (self.tilt, self.lengths, self.teacher, self.words, self.columns):
             if part is not None:
                 part.save(folder)
         description = {
@@ -357,17 +364,21 @@ class TwinModel:
             model.lengths = TextLengths.load(folder, classes, len(bins))
             model.words = NaiveBayes.load(folder, classes, vocabulary)
             model.teacher = Teacher.load(folder, classes, base.model.config)
+            model.columns = ColumnModel.load(folder, len(model.schema.combinations))
             # Refuse a description that no run writes, before it is met half-way through a twin.
             schema, combinations = model.schema, model.schema.combinations
             names = [attribute.name for attribute in schema.attributes]
+            others = [c.name for c in model.columns.columns] if model.columns else []
             dtypes = [schema.text_dtype, *(attribute.dtype for attribute in schema.attributes)]
             texts = (schema.text, *schema.columns, *names, *dtypes, model.template.pattern)
             "".join((*texts, model.base_name)).encode()
-            twin_frame(schema, ["“é”"] * len(combinations), combinations)  # takes any text
+            own = model.columns
+            drawn = None if own is None else own.draw(np.arange(len(combinations)), 0)
+            twin_frame(schema, ["“é”"] * len(combinations), combinations, drawn)  # takes any text
             prompts = model.prompts
             longest = text_budget(prompts, context_length(model.model), model.text_tokens)
             if not (
-                sorted(schema.columns) == sorted([schema.text, *names])
+                sorted(schema.columns) == sorted([schema.text, *names, *others])
                 and list(model.template.attributes) == names
                 and model.label_counts.keys() == set(combinations)
                 and all(map(math.isfinite, model.label_counts.values()))
@@ -394,8 +405,15 @@ def _load_draw(
     return lambda number: model.sampler(sampling, number).sample(wanted[number])
 
 
-def twin_frame(schema: Schema, texts: Sequence[str], labels: Sequence[Combination]) -> pd.DataFrame:
+def twin_frame(
+    schema: Schema,
+    texts: Sequence[str],
+    labels: Sequence[Combination],
+    others: pd.DataFrame | None = None,
+) -> pd.DataFrame:
     """Build a table with the private table's columns, order, dtypes and categories.
+
+    `others` holds the cells of the other columns. Without it the table has only texts and labels.
 
     >>> from twinset.table.schema import Attribute
     >>> stars = Attribute("stars", "int64", (1, 5))
@@ -410,4 +428,6 @@ def twin_frame(schema: Schema, texts: Sequence[str], labels: Sequence[Combinatio
             dtype = pd.CategoricalDtype(list(attribute.values), ordered=dtype == ORDERED)
         cells = [combination[position] for combination in labels]
         columns[attribute.name] = pd.Series(cells, dtype=dtype)
-    return pd.DataFrame({name: columns[name] for name in schema.columns})
+    if others is not None:
+        columns |= {str(name): others[name].reset_index(drop=True) for name in others}
+    return pd.DataFrame({name: columns[name] for name in schema.columns if name in columns})

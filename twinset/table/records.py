@@ -44,6 +44,7 @@ from twinset.table.columns import (
     some_at_once,
     widened,
 )
+from twinset.table.kinds import ColumnRules
 from twinset.table.labels import (
     LabelColumn,
     LabelRules,
@@ -75,6 +76,7 @@ class Records:
     rules: LabelRules = LabelRules()
     unit_of: np.ndarray | None = None  # (N,) of each row, once some units may have none
     unit_count: int = 0  # then: how many there are, with or without a row
+    others: pd.DataFrame | None = None  # the other columns that may be kept, of the whole table
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -134,6 +136,13 @@ class Records:
             unit_count=count,
         )
 
+    def other_columns(self) -> pd.DataFrame | None:
+        """Return the cells of the other columns, one row for each record. None: there are none."""
+        if self.others is None:
+            return None
+        assert isinstance(self.texts, Texts)
+        return self.others.iloc[self.texts.places]
+
     def rows_of(self, units: np.ndarray) -> list[int]:
         """Return the table's rows, from 0, of some units, given their numbers."""
         assert isinstance(self.texts, Texts)
@@ -171,6 +180,10 @@ class Records:
             found.update("".join(some).encode(errors="surrogatepass"))
         for labels in some_at_once(self.labels):
             found.update(json.dumps(labels).encode())
+        others = self.other_columns()
+        for name in [] if others is None else others:
+            cells = list(map(str, others[name].tolist()))  # type: ignore[index]
+            found.update(json.dumps([name, cells]).encode())
         if self.owners is not None:
             found.update(self.owners.astype("<i8").tobytes())
         return found.hexdigest()
@@ -235,6 +248,7 @@ def records_from_frame(
     rules: LabelRules | None = None,
     strict: bool = False,
     folder: Path | None = None,
+    keep: ColumnRules | None = None,
 ) -> tuple[Records, list[str]]:
     """Take texts and labels from a table, or refuse it. Return notes for its owner, too.
 
@@ -253,6 +267,7 @@ def records_from_frame(
             `Records.with_values` settles undeclared columns.
         strict: refuse such rows, and control characters in texts, which are otherwise removed.
         folder: private to its owner. Joined texts of a large table are kept there.
+        keep: which of the other columns may be kept. None: none of them.
     """
     check_table(frame, source)
     facts, notes = facts_of(frame), list(facts_of(frame).notes)
@@ -285,26 +300,7 @@ def records_from_frame(
     if not len(rows):
         raise InputError(f"{source}: no row has both a text and its labels. Fill them in.")
 
-    owners: np.ndarray | None = None  # (n,) number of each row's owner
-    if owner is not None:
-        if owner not in frame.columns or owner in names:
-            raise InputError(f"{source}: {owner!r} is not one of the other columns. Check `owner`.")
-        try:
-            numbers, cells = pd.factorize(frame[owner].iloc[rows])  # -1: a gap
-        except (TypeError, NotImplementedError):
-            shown = f"{source}: {header.show([owner])}"
-            raise InputError(f"{shown} holds lists or objects. Write owners as text.") from None
-        spelt = [_one_spelling(plain(plain_cell(cell))) for cell in cells]
-        owners, people = pd.factorize(np.array([*spelt, ""], object)[numbers])
-        missing = rows[(people == "")[owners]]
-        if len(missing):
-            raise InputError(
-                f"{source}: {header.show([owner])} is missing in {len(missing)} rows, first in "
-                f"{facts.rows.name(missing[0])}. Give every record an owner."
-            )
-        if (merged := len(cells) - len(people)) > 0:
-            them = "owners are" if merged > 1 else "owner is"
-            notes.append(f"{merged} {them} merged with others that differ only by case or blanks")
+    owners = None if owner is None else _owner_numbers(header, owner, names, rows, source, notes)
     columns = []
     for name in attributes:
         of_rows, cells = codes[name].of_rows(rows), frame[name].iloc[:0]
@@ -333,9 +329,13 @@ def records_from_frame(
         hold = f"{lost} texts hold" if lost > 1 else "1 text holds"
         notes.append(f"{hold} {_LOST}, and so may the twin (`strict` refuses them)")
 
+    others = _other_names(frame, [*names, owner], keep or ColumnRules(()), source)
+    names += others
     if dropped := [str(name) for name in frame.columns if name not in names]:
         them = "them" if len(dropped) > 1 else "it"
-        notes.append(f"leaving out {header.show_unchosen(dropped)}: the twin will not have {them}")
+        note = f"leaving out {header.show_unchosen(dropped)}: the twin will not have {them}"
+        asks = keep is not None and keep.keep is None and set(dropped) - {owner}
+        notes.append(f"{note}. In JSONL, `columns` names the ones to keep." if asks else note)
     if partial := [name for name in names if is_partial(name, frame)]:
         notes.append(
             f"not every row has {header.show(partial)}. You named it, so its name is public."
@@ -347,6 +347,8 @@ def records_from_frame(
             f"{'row' if owner is None else 'owner'}, and weaker for what several say.{remedy}"
         )
 
+    if others:
+        notes.append(f"reading {header.show(others)} too. Noisy counts will tell what they hold.")
     if not facts.is_named_by_rows:  # in JSONL single rows decide the order of columns
         names = [str(name) for name in frame.columns if name in names]
     released = tuple(Attribute(c.name, c.dtype, tuple(c.codes.values)) for c in columns)
@@ -357,11 +359,64 @@ def records_from_frame(
     whose = {column.name: column.whose for column in columns if column.whose is not None}
     undeclared = {c.name: c for c in columns if rules is not None and c.whose is None}
     labels = combined([column.codes for column in columns])
-    records = Records(texts, labels, schema, owners, whose, undeclared, rules or LabelRules())
+    kept_columns = frame[others] if others else None
+    records = Records(
+        texts, labels, schema, owners, whose, undeclared, rules or LabelRules(), others=kept_columns
+    )
     _refuse_where(records, frame, source, CONTROL.search, "a control character")
     if strict:
         _refuse_where(records, frame, source, lambda cell: LOST in cell, _LOST)
     return records, notes
+
+
+def _other_names(
+    frame: pd.DataFrame, taken: Sequence[str | None], keep: ColumnRules, source: str
+) -> list[str]:
+    """Return the names of the other columns that may be kept.
+
+    In JSONL single rows decide which columns there are. So their owner must name them.
+    """
+    is_open = keep.keep is None and not facts_of(frame).is_named_by_rows
+    for name in keep.names:
+        check_named(frame, [name], source)
+        if name in taken:
+            raise InputError(
+                f"{source}: {name!r} is the text, a label or the owner. Leave it out of `columns`, "
+                "`kind` and `range`."
+            )
+    return [n for n in frame.columns if n not in taken and (is_open or n in keep.names)]
+
+
+def _owner_numbers(
+    header: Header,
+    owner: str,
+    taken: Sequence[str],
+    rows: np.ndarray,
+    source: str,
+    notes: list[str],
+) -> np.ndarray:
+    """Return (n,) the number of each row's owner."""
+    frame = header.frame
+    if owner not in frame.columns or owner in taken:
+        raise InputError(f"{source}: {owner!r} is not one of the other columns. Check `owner`.")
+    shown = f"{source}: {header.show([owner])}"
+    try:
+        numbers, cells = pd.factorize(frame[owner].iloc[rows])  # -1: a gap
+    except (TypeError, NotImplementedError):
+        raise InputError(f"{shown} holds lists or objects. Write owners as text.") from None
+    spelt = [_one_spelling(plain(plain_cell(cell))) for cell in cells]
+    owners, people = pd.factorize(np.array([*spelt, ""], object)[numbers])
+    missing = rows[(people == "")[owners]]
+    if len(missing):
+        raise InputError(
+            f"{shown} is missing in {len(missing)} rows, first in "
+            f"{facts_of(frame).rows.name(missing[0])}. Give every record an owner."
+        )
+    if (merged := len(cells) - len(people)) > 0:
+        them = "owners are" if merged > 1 else "owner is"
+        notes.append(f"{merged} {them} merged with others that differ only by case or blanks")
+    found: np.ndarray = owners
+    return found
 
 
 def _one_spelling(owner: str) -> str:

@@ -132,8 +132,10 @@ def left_of(delta: float, events: Sequence[Event], units: int = 1) -> float:
     Guarantee: take two tables that differ in a unit. A selection and all that follows it are alike
     on both, except with the probability that one of the unit's own values is released. This is
     bounded by `LabelSelection.delta`. So δ of the whole is δ of the Gaussian sums plus this bound.
+    With several selections none releases such a value with the product of their probabilities.
     """
-    return delta - sum(e.delta(units) for e in events if isinstance(e, LabelSelection))
+    each = (e.delta(units) for e in events if isinstance(e, LabelSelection))
+    return delta - math.expm1(math.fsum(math.log1p(cost) for cost in each))
 
 
 def _steps(events: Sequence[Event], weight: float = 0.0) -> list[Step] | None:

@@ -16,6 +16,7 @@ MOST_STEPS = 2**53
 
 # One-time releases of a run, as named in its `GaussianRelease`.
 LABEL_COUNTS, TOKEN_MARGINALS, TEACHER = "label counts", "token marginals", "teacher"
+COLUMNS = "other columns"
 
 
 # The range of an event's numbers, ends included. Whole ends mean whole numbers.

@@ -41,6 +41,21 @@ class VectorSum:
         exact = vectors[known] * scales[known, None]
         self._sum[places] += np.trunc(exact).astype(np.int64).sum(0)  # towards 0: not longer
 
+    def add_ones(self, places: np.ndarray, weights: np.ndarray, most: int) -> None:
+        """Add vectors with a one at some places, all divided by √most, so that none is too long.
+
+        Args:
+            places: (k, H) of the ones, at most `most` in a row. -1: none.
+            weights: (k,) whole numbers of `UNIT_STEPS`. Those of a unit sum to one or less.
+            most: the largest number of ones.
+        """
+        each = np.trunc(weights * (_SLACK / most**0.5)).astype(np.int64)  # towards 0: not longer
+        for column in places.T:
+            has = column >= 0
+            # in float64 whole numbers are exact up to 2^53: of 500 million units
+            found = np.bincount(column[has], each[has], minlength=len(self._sum))
+            self._sum += found.astype(np.int64)
+
     def release(self, noise_multiplier: float, randomness: Randomness) -> np.ndarray:
         """Return the sum (n,) with noise N(0, σ²) on each number.
 

@@ -46,8 +46,8 @@ TWIN = Released(
         "the twin, whatever is done with it and however many rows are drawn",
         "the model and everything drawn from it",
         "the noisy counts of labels and, where the ledger names them, the label values selected by "
-        "such counts, what follows from those of tokens and lengths, and the teacher with all that "
-        "it predicts",
+        "such counts, what follows from those of tokens and lengths, the noisy tables of other "
+        "columns, and the teacher with all that it predicts",
         "this ledger (with the number of {unit}s taken as public)",
     ),
 )

@@ -1,0 +1,312 @@
+"""The release of the other columns: kinds, values, grids, tables and pairs, all with noise.
+
+It has five parts. Each depends on those before it, and together they are one Gaussian release and
+one selection of values (theorem COLUMNS). Records are read by the functions of
+`twinset.privacy.mechanism` alone. The rest is post-processing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations as pairs_of
+
+import numpy as np
+import pandas as pd
+
+from twinset.config.plan import least_threshold
+from twinset.privacy.accounting.events import LabelSelection
+from twinset.privacy.mechanism.columns import release_histograms, release_pair_scores, unit_weights
+from twinset.privacy.mechanism.counts import on_simplex, select_label_values
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.sampling.column_model import (
+    CLEAR,
+    MOST_BINS,
+    ColumnModel,
+    NoisyTable,
+    choose_tree,
+    cut_bins,
+    fit_columns,
+    grid_shares,
+    level_codes,
+)
+from twinset.table.kinds import (
+    CATEGORY,
+    GAPS,
+    IDENTIFIER,
+    NUMBER,
+    SURVEY_SIZES,
+    TEXT,
+    Cells,
+    Column,
+    ColumnRules,
+    describe_column,
+    survey_codes,
+    with_values,
+)
+
+# Parts of σ⁻², which adds up: of kinds and ranges, of grids, of labels with each column, of the
+# scores of pairs, and of the chosen pairs.
+SURVEY, GRIDS, LABELS, SCORES, PAIRS = 0.1, 0.2, 0.3, 0.1, 0.3
+MOST_VALUES = 255  # of a category
+HALF = 0.5  # share of a category's cells that its released values must have
+NOISE_COST = 0.2  # records that a cell's noise moves, for a deviation of 1, once fitted
+FEW = 4.0  # deviations of noise that a bin has on average, for one label combination
+
+
+@dataclass(frozen=True)
+class PrivateColumns:
+    """The private cells, and what is public about their release.
+
+    Args:
+        cells: by name (N,) cells.
+        labels: (N,) number of each record's label combination.
+        combinations: C, of labels.
+        units: records of each unit that are counted, m at most.
+    """
+
+    cells: Mapping[str, pd.Series]
+    labels: np.ndarray
+    combinations: int
+    units: Sequence[Sequence[int]]
+
+
+class ColumnRelease:
+    """Releases the columns of one run, part by part.
+
+    Args:
+        private: the cells.
+        rules: what the owner declared.
+        noise_multiplier: σ of all histograms and scores together. 0: no privacy.
+        selection: of values, planned for all columns. None: no privacy.
+        record: records the selection, before it is made.
+        randomness: its noise streams are used.
+        together: units whose δ together was planned.
+    """
+
+    def __init__(
+        self,
+        private: PrivateColumns,
+        rules: ColumnRules,
+        noise_multiplier: float,
+        selection: LabelSelection | None,
+        record: Callable[[LabelSelection], object],
+        randomness: Randomness,
+        together: int = 1,
+    ) -> None:
+        self.private, self.rules, self.record = private, rules, record
+        self.sigma, self.selection, self.randomness = noise_multiplier, selection, randomness
+        self.names, self.together = list(private.cells), together
+        self.stated = [column.iloc[:0] for column in private.cells.values()]
+        self.cells = [Cells.of(column) for column in private.cells.values()]
+        self.weights = unit_weights(private.units, len(private.labels))
+        self.columns: list[Column] = []
+
+    def count(
+        self,
+        part: float,
+        codes: Sequence[np.ndarray],
+        sizes: Sequence[int],
+        most: int | None = None,
+    ) -> tuple[list[np.ndarray], float]:
+        """Return noisy histograms, paid for by a part of σ⁻², and the deviation of their noise."""
+        sigma = self.sigma / part**0.5
+        return release_histograms(codes, sizes, self.weights, sigma, self.randomness, most)
+
+    def find_kinds(self) -> None:
+        """Count what cells are, how they are written and how large, and decide on kinds."""
+        codes = [code for column in self.cells for code in survey_codes(column).T]
+        columns = len(self.names)
+        found, deviation = self.count(SURVEY, codes, [*SURVEY_SIZES] * columns, 3 * columns)
+        for place, stated in enumerate(self.stated):
+            survey = found[3 * place : 3 * place + 3]
+            self.columns.append(describe_column(stated, survey, deviation, self.rules))
+
+    def find_values(self) -> None:
+        """Select the values of categories, and of what may be identifiers, by noisy counts."""
+        chosen = [i for i, c in enumerate(self.columns) if c.kind in (CATEGORY, IDENTIFIER)]
+        if not chosen:
+            return
+        counted = [row for unit in self.private.units for row in unit]
+        texts = []
+        for column in (self.cells[i] for i in chosen):
+            texts.append([column.texts[p] for p in column.places[counted].tolist() if p >= 0])
+        if self.selection is None:
+            found = [dict(Counter(each).most_common()) for each in texts]
+        else:
+            # fewer columns than planned have less noise, and cost no more δ
+            planned, units = self.selection, self.together
+            selection = least_threshold(
+                planned.noise_multiplier, len(chosen), planned.most, units, planned.delta(units)
+            )
+            self.record(selection)
+            found = select_label_values(texts, selection, self.randomness)
+        for place, values in zip(chosen, found, strict=True):
+            own, kept = self.columns[place], sorted(list(values)[:MOST_VALUES])
+            if own.kind == IDENTIFIER and kept and own.name not in self.rules.kinds:
+                # a code that repeats, and no identifier
+                own = replace(own, kind=NUMBER if own.edges else CATEGORY)
+            if own.kind == CATEGORY:
+                own = with_values(own, kept, self.stated[place])
+            self.columns[place] = own
+
+    def find_grids(self) -> list[np.ndarray]:
+        """Count numbers and dates on their grids. Return (size,) the share of each value.
+
+        The same release tells how many cells have a released value of their category. If most have
+        none, the column is no category.
+        """
+        codes, sizes, starts = list[np.ndarray](), list[int](), list[int]()
+        for column, cells in zip(self.columns, self.cells, strict=True):
+            starts.append(len(codes))
+            if column.kind == CATEGORY:
+                own = column.encode(cells)
+                inside = np.where(own < len(column.values), 0, 1)
+                codes.append(np.where(own == column.size - 1, -1, inside))
+                sizes.append(2)
+            if column.edges:
+                own = column.encode(cells)
+                grid = len(column.edges) - 1
+                for level, size in level_codes(np.where(own == grid, -1, own), grid):
+                    codes.append(level)
+                    sizes.append(size)
+        if not codes:
+            return [np.ones(column.size) for column in self.columns]
+        found, deviation = self.count(GRIDS, codes, sizes)
+        shares = []
+        for place, (column, start) in enumerate(zip(self.columns, starts, strict=True)):
+            levels = found[start : [*starts, len(codes)][place + 1]]
+            if column.kind == CATEGORY:
+                inside, outside = levels.pop(0)
+                repeats = inside >= HALF * (inside + outside) and len(column.values) > 1
+                if not repeats and column.name not in self.rules.kinds:
+                    column = replace(column, kind=TEXT)
+            own_shares = np.ones(column.size)
+            if levels:
+                own_shares[:-1] = grid_shares(levels, deviation)
+            self.columns[place] = column
+            shares.append(own_shares)
+        return shares
+
+    def find_bins(
+        self, shares: Sequence[np.ndarray], kept: Sequence[int]
+    ) -> tuple[list[np.ndarray], list[int]]:
+        """Return the model's value of each value (size,), and how many there are of each column.
+
+        Numbers are cut into bins that are larger than the noise of a table of labels.
+        """
+        deviation = self.sigma / LABELS**0.5 * (2 * len(kept)) ** 0.5
+        held = len(self.private.units) / self.private.combinations  # N is public
+        most = int(min(MOST_BINS, max(2.0, held / max(1e-9, FEW * deviation))))
+        bins, sizes = [], []
+        for place in kept:
+            column = self.columns[place]
+            own = np.arange(column.size)
+            if column.edges:
+                own = np.append(cut_bins(shares[place][:-1], most), 0)
+                own[-1] = own.max() + 1  # a gap
+            bins.append(own)
+            sizes.append(int(own.max()) + 1)
+        return bins, sizes
+
+    def find_model(self, label_counts: Sequence[float]) -> ColumnModel | None:
+        """Release all parts, and return the fitted model. None: no column can be kept.
+
+        Args:
+            label_counts: (C,) noisy counts of label combinations, released before.
+        """
+        self.find_kinds()
+        self.find_values()
+        shares = self.find_grids()
+        kept = [i for i, c in enumerate(self.columns) if c.kind not in (TEXT, GAPS, IDENTIFIER)]
+        made = [c for c in self.columns if c.kind == IDENTIFIER]
+        if not kept:
+            return ColumnModel.of_identifiers(made) if made else None
+        bins, sizes = self.find_bins(shares, kept)
+        labels, combinations = self.private.labels, self.private.combinations
+        codes = [
+            own[self.columns[place].encode(self.cells[place])]
+            for place, own in zip(kept, bins, strict=True)
+        ]
+
+        # each column alone, and with the labels
+        joint = [labels * size + code for size, code in zip(sizes, codes, strict=True)]
+        found, deviation = self.count(
+            LABELS, [*codes, *joint], [*sizes, *(combinations * size for size in sizes)]
+        )
+        alone = found[: len(kept)]
+        # others and gaps that are hardly more than noise are not there
+        is_there = []
+        for place, counts in zip(kept, alone, strict=True):
+            mask = np.ones(len(counts), bool)
+            last = 2 if self.columns[place].kind == CATEGORY else 1
+            mask[-last:] = counts[-last:] > CLEAR * deviation
+            is_there.append(mask if mask.any() else ~mask)
+        tables = [NoisyTable((-1,), np.asarray(label_counts, float), 1.0)]
+        predicted = []  # (C, K) of each column, 0 or more
+        for number, (mask, size) in enumerate(zip(is_there, sizes, strict=True)):
+            both = found[len(kept) + number].reshape(combinations, size)[:, mask]
+            tables.append(NoisyTable((number,), alone[number][mask], deviation))
+            tables.append(NoisyTable((-1, number), both, deviation))
+            table = np.zeros((combinations, size))
+            table[:, mask] = on_simplex(both.ravel()).reshape(both.shape) * max(both.sum(), 1.0)
+            predicted.append(table)
+
+        # pairs that labels do not explain
+        pairs = list(pairs_of(range(len(kept)), 2))
+        edges: list[tuple[int, int]] = []
+        if pairs:
+            mass = np.maximum(predicted[0].sum(1), 1e-9)  # (C,)
+
+            def expected(a: int, b: int) -> np.ndarray:
+                shares_of_b = predicted[b] / np.maximum(predicted[b].sum(1, keepdims=True), 1e-9)
+                rows = predicted[a] * (mass / np.maximum(predicted[a].sum(1), 1e-9))[:, None]
+                product: np.ndarray = rows.T @ shares_of_b
+                return product
+
+            sigma = self.sigma / SCORES**0.5
+            scores, _ = release_pair_scores(
+                codes, sizes, pairs, expected, self.weights, sigma, self.randomness
+            )
+            noise = self.sigma / PAIRS**0.5 * max(1, len(kept) - 1) ** 0.5
+            gains = []
+            for score, (a, b) in zip(scores.tolist(), pairs, strict=True):
+                # What chance alone moves, and a part of what the noise of a table would.
+                chance = np.sqrt(2 / math.pi * expected(a, b)).sum()
+                cost = NOISE_COST * noise * sizes[a] * sizes[b]
+                gains.append(score - chance - cost)
+            edges = choose_tree(pairs, gains, sizes, combinations)
+        if edges:
+            crossed = [codes[a] * sizes[b] + codes[b] for a, b in edges]
+            found, deviation = self.count(PAIRS, crossed, [sizes[a] * sizes[b] for a, b in edges])
+            for (a, b), counts in zip(edges, found, strict=True):
+                both = counts.reshape(sizes[a], sizes[b])[is_there[a]][:, is_there[b]]
+                tables.append(NoisyTable((a, b), both, deviation))
+        for number, mask in enumerate(is_there):  # number what is there from 0
+            new = np.where(mask, np.cumsum(mask) - 1, -1)
+            bins[number] = new[bins[number]]
+        return fit_columns(
+            [self.columns[place] for place in kept],
+            bins,
+            [shares[place] for place in kept],
+            [int(mask.sum()) for mask in is_there],
+            combinations,
+            tables,
+            edges,
+        )
+
+    def notes(self) -> list[str]:
+        """Return what became of the columns, for their owner. All of it follows from releases."""
+        stated = [f"{c.name!r} ({c.kind})" for c in self.columns if c.kind not in (TEXT, GAPS)]
+        found = [f"the twin has {', '.join(stated)}"] if stated else []
+        for column in self.columns:
+            if column.kind == TEXT:
+                found.append(
+                    f"leaving out {column.name!r}: it holds texts that hardly repeat. Join it with "
+                    f"the text, as in `text={{{column.name}}}: {{…}}`, or declare its `kind`."
+                )
+            elif column.kind == GAPS:
+                found.append(f"leaving out {column.name!r}: it holds hardly anything")
+        return found

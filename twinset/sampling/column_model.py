@@ -1,0 +1,330 @@
+"""The other columns of a twin: a graphical model of noisy tables, and rows drawn from it.
+
+The model is a tree. Each column hangs on one other column at most, and all of them on the labels.
+`mbi` (McKenna, Sheldon and Miklau 2019, 'Graphical-model based estimation and inference for
+differential privacy') fits it to the released tables. Fitting and drawing are post-processing: no
+record is read here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from twinset.privacy.mechanism.counts import on_simplex
+from twinset.table.kinds import IDENTIFIER, Column
+
+FILE, TABLES = "columns.json", "columns.npz"
+GROUP = 16  # cells of a grid that are counted together, and groups of groups
+MOST_BINS = 24  # of a column of numbers in the model
+CLEAR = 3.0  # deviations of noise from which something is taken to be there
+FIT_STEPS = 30  # rounds of fitting. Twice as many changed no table by 0.001.
+MOST_TABLE = 1 << 20  # cells of the largest table: labels × column × column
+
+
+@dataclass(frozen=True)
+class ColumnModel:
+    """Released columns, and the probability of each value given labels and another column.
+
+    Args:
+        columns: A columns, in the table's order.
+        order: the columns' numbers, each after its parent.
+        parents: of each column, the number of the column that it hangs on (-1: labels alone).
+        bins: of each column (size,) the model's value for each of its values (-1: left out).
+        shares: of each column (size,) the share of each value in its bin.
+        tables: of each column (C, K of the parent or 1, K) probabilities, for C label combinations.
+    """
+
+    columns: tuple[Column, ...]
+    order: tuple[int, ...]
+    parents: tuple[int, ...]
+    bins: tuple[np.ndarray, ...]
+    shares: tuple[np.ndarray, ...]
+    tables: tuple[np.ndarray, ...]
+
+    @classmethod
+    def of_identifiers(cls, columns: Sequence[Column]) -> ColumnModel:
+        """Return a model of columns whose cells are only numbered."""
+        return cls(tuple(columns), (), (), (), (), ())
+
+    def draw(self, labels: np.ndarray, seed: int) -> pd.DataFrame:
+        """Return cells (n, A) for rows of these label combinations (n,), given by number."""
+        rng = np.random.default_rng([seed, 53])
+        drawn: dict[int, np.ndarray] = {}
+        cells: dict[int, pd.Series] = {}
+        for number in self.order:
+            table, parent = self.tables[number], self.parents[number]
+            above = drawn[parent] if parent >= 0 else np.zeros(len(labels), np.int64)
+            chances = table.astype(np.float64).cumsum(2)[labels, above]  # (n, K)
+            drawn[number] = _pick(chances, rng)
+            # a value within its bin
+            column, bins = self.columns[number], self.bins[number]
+            order = np.argsort(bins, kind="stable")
+            within = np.where(bins >= 0, self.shares[number], 0.0)[order].cumsum()
+            starts = np.searchsorted(bins[order], np.arange(table.shape[2]), side="left")
+            ends = np.searchsorted(bins[order], np.arange(table.shape[2]), side="right")
+            low = np.where(starts > 0, within[starts - 1], 0.0)[drawn[number]]
+            high = within[ends - 1][drawn[number]]
+            at = low + rng.random(len(labels)) * (high - low)
+            places = np.searchsorted(within, at, side="right")
+            places = np.clip(places, starts[drawn[number]], ends[drawn[number]] - 1)
+            cells[number] = column.decode(order[places], rng)
+        for number, column in enumerate(self.columns):
+            if column.kind == IDENTIFIER:  # new ones
+                made = range(1, len(labels) + 1)
+                own = made if column.edges and column.dtype != "str" else map(str, made)
+                cells[number] = pd.Series(list(own), dtype=column.dtype or None)
+        return pd.DataFrame({c.name: cells[i] for i, c in enumerate(self.columns)})
+
+    def rebuild(self, twin: pd.DataFrame) -> pd.DataFrame:
+        """Return the cells of some drawn rows, with the categories and types that `draw` gives."""
+        columns = {}
+        for column in self.columns:
+            cells = pd.Series(twin[column.name].tolist(), dtype=object)
+            like = column.decode(np.arange(column.size), np.random.default_rng(0)).dtype
+            columns[column.name] = cells.astype(like)
+        return pd.DataFrame(columns)
+
+    def save(self, folder: Path) -> None:
+        """Write the model next to the weights."""
+        about = {
+            "columns": [asdict(column) for column in self.columns],
+            "order": self.order,
+            "parents": self.parents,
+        }
+        (folder / FILE).write_text(json.dumps(about, ensure_ascii=False), "utf-8")
+        arrays = {}
+        for number in range(len(self.columns)):
+            arrays[f"bins-{number}"] = self.bins[number]
+            arrays[f"shares-{number}"] = self.shares[number]
+            arrays[f"tables-{number}"] = self.tables[number]
+        np.savez(folder / TABLES, **arrays)  # type: ignore[arg-type]
+
+    @classmethod
+    def load(cls, folder: Path, combinations: int) -> ColumnModel | None:
+        """Read files written by `save`, or return None if there are none.
+
+        Raises:
+            ValueError: the files are of no model for this number of label combinations.
+        """
+        if not (folder / FILE).is_file():
+            return None
+        about = json.loads((folder / FILE).read_text("utf-8"))
+        columns = []
+        for each in about["columns"]:
+            each |= {"values": tuple(each["values"]), "edges": tuple(each["edges"])}
+            columns.append(Column(**each))
+        with np.load(folder / TABLES, allow_pickle=False) as kept:
+            parts = [
+                tuple(kept[f"{part}-{i}"] for i in range(len(columns)))
+                for part in ("bins", "shares", "tables")
+            ]
+        found = cls(tuple(columns), tuple(about["order"]), tuple(about["parents"]), *parts)
+        found.check(combinations)
+        return found
+
+    def check(self, combinations: int) -> None:
+        """Raise a ValueError if no run writes such a model."""
+        seen: set[int] = {-1}
+        for number in self.order:
+            parent, column, table = self.parents[number], self.columns[number], self.tables[number]
+            above = self.tables[parent].shape[2] if parent >= 0 else 1
+            if not (
+                parent in seen
+                and table.shape[:2] == (combinations, above)
+                and self.bins[number].shape == self.shares[number].shape == (column.size,)
+                and self.bins[number].max() == table.shape[2] - 1
+                and np.isfinite(table).all()
+                and (table >= 0).all()
+                and np.allclose(table.sum(2), 1, atol=1e-3)
+            ):
+                raise ValueError("no run writes such columns")
+            seen.add(number)
+        if len(seen) != len(self.columns) + 1:
+            raise ValueError("no run writes such columns")
+
+
+def _pick(chances: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return (n,) a place for each row of cumulative chances (n, K)."""
+    at = rng.random(len(chances)) * chances[:, -1]
+    found = (chances <= at[:, None]).sum(1)
+    return np.minimum(found, chances.shape[1] - 1)
+
+
+# -- grids and bins --------------------------------------------------------------------------------
+
+
+def level_codes(codes: np.ndarray, cells: int) -> list[tuple[np.ndarray, int]]:
+    """Return the places of numbers in a grid and in its groups, coarsest last, with their sizes.
+
+    >>> [(c.tolist(), n) for c, n in level_codes(np.array([0, 40, -1]), 50)]
+    [([0, 40, -1], 50), ([0, 2, -1], 4)]
+    """
+    levels = [(codes, cells)]
+    while levels[-1][1] > 2 * GROUP:
+        below, size = levels[-1]
+        levels.append((np.where(below < 0, -1, below // GROUP), -(-size // GROUP)))
+    return levels
+
+
+def grid_shares(levels: Sequence[np.ndarray], deviation: float) -> np.ndarray:
+    """Return (G,) the share of each cell of a grid, by noisy counts of cells and of their groups.
+
+    A group that holds little more than noise is shared out evenly.
+    """
+    shares = on_simplex(levels[-1])
+    total = max(float(levels[-1].sum()), 1.0)
+    for counts in levels[-2::-1]:
+        finer = np.zeros(len(counts))
+        for group, share in enumerate(shares.tolist()):
+            own = slice(group * GROUP, min((group + 1) * GROUP, len(counts)))
+            many = own.stop - own.start
+            is_clear = share * total > CLEAR * deviation * many**0.5
+            within = on_simplex(counts[own]) if is_clear else np.full(many, 1 / many)
+            finer[own] = share * within
+        shares = finer
+    return shares
+
+
+def cut_bins(shares: np.ndarray, most: int) -> np.ndarray:
+    """Return (G,) the bin of each cell: neighbours with about the same share together.
+
+    >>> cut_bins(np.array([0.5, 0.1, 0.1, 0.05, 0.25]), most=3).tolist()
+    [0, 1, 1, 1, 2]
+    """
+    bins, number, held, left = np.zeros(len(shares), np.int64), 0, 0.0, float(shares.sum())
+    for place, share in enumerate(shares.tolist()):
+        goal = (left) / max(1, most - number)
+        if held and number < most - 1 and held + share > 1.2 * goal:
+            number, left, held = number + 1, left - held, 0.0
+        bins[place], held = number, held + share
+    return bins
+
+
+# -- the model -------------------------------------------------------------------------------------
+
+
+def rake(
+    table: np.ndarray,
+    margins: Sequence[tuple[np.ndarray, tuple[int, ...]]],
+    rounds: int = FIT_STEPS,
+) -> np.ndarray:
+    """Return the table nearest to one, in relative entropy, that has these sums over some axes.
+
+    Iterative proportional fitting (Deming and Stephan 1940). The last margin is met exactly.
+
+    >>> rake(np.ones((2, 2)), [(np.array([0.5, 0.5]), (0,)), (np.array([0.9, 0.1]), (1,))])
+    array([[0.45, 0.45],
+           [0.05, 0.05]])
+    """
+    for _ in range(rounds):
+        for wanted, axes in margins:
+            found = table.sum(axes, keepdims=True)
+            shape = [1 if axis in axes else size for axis, size in enumerate(table.shape)]
+            table = table * (wanted.reshape(shape) / np.maximum(found, 1e-300))
+    return table
+
+
+@dataclass(frozen=True)
+class NoisyTable:
+    """A released table of some columns. -1 stands for the labels."""
+
+    columns: tuple[int, ...]
+    counts: np.ndarray
+    deviation: float
+
+
+def choose_tree(
+    pairs: Sequence[tuple[int, int]],
+    gains: Sequence[float],
+    sizes: Sequence[int],
+    combinations: int,
+) -> list[tuple[int, int]]:
+    """Return the pairs of the best tree among those that gain something (Kruskal).
+
+    >>> choose_tree([(0, 1), (0, 2), (1, 2)], [5.0, 3.0, 4.0], [2, 2, 2], 2)
+    [(0, 1), (1, 2)]
+    """
+    root, chosen = list(range(len(sizes))), []
+    for gain, (a, b) in sorted(zip(gains, pairs, strict=True), reverse=True):
+        fits = combinations * sizes[a] * sizes[b] <= MOST_TABLE
+        if gain > 0 and fits and root[a] != root[b]:
+            chosen.append((a, b))
+            root = [root[a] if each == root[b] else each for each in root]
+    return chosen
+
+
+def fit_columns(
+    columns: Sequence[Column],
+    bins: Sequence[np.ndarray],
+    shares: Sequence[np.ndarray],
+    sizes: Sequence[int],
+    combinations: int,
+    tables: Sequence[NoisyTable],
+    edges: Sequence[tuple[int, int]],
+) -> ColumnModel:
+    """Fit the graphical model to released tables.
+
+    Args:
+        columns: A columns.
+        bins: as in `ColumnModel`.
+        shares: as in `ColumnModel`.
+        sizes: K, the model's values of each column.
+        combinations: C, of labels.
+        tables: released ones of labels (first), of labels with each column, and of the pairs.
+        edges: the pairs of the tree.
+    """
+    count = len(columns)
+    alone = {t.columns[0]: t for t in tables if len(t.columns) == 1}
+    joint = {t.columns: t for t in tables if len(t.columns) == 2}
+    label_shares = on_simplex(alone[-1].counts)  # (C,)
+    shares_of, of_labels = [], []
+    for number in range(count):
+        both = joint[-1, number]
+        # two counts of the same thing, by the noise of each
+        weights = np.array([1.0, 1.0 / combinations])
+        mean = np.average([alone[number].counts, both.counts.sum(0)], 0, weights)
+        shares_of.append(on_simplex(mean))
+        start = on_simplex(both.counts.ravel()).reshape(both.counts.shape)
+        of_labels.append(rake(start, [(label_shares, (1,)), (shares_of[number], (0,))]))
+    neighbours: dict[int, list[int]] = {i: [] for i in range(len(columns))}
+    for a, b in edges:
+        neighbours[a].append(b)
+        neighbours[b].append(a)
+    parents, order = [-1] * count, list[int]()
+    for root in range(count):
+        waiting = [] if root in order else [root]
+        while waiting:
+            above = waiting.pop(0)
+            order.append(above)
+            for other in neighbours[above]:
+                if other not in order and other not in waiting:
+                    parents[other] = above
+                    waiting.append(other)
+    conditional: dict[int, np.ndarray] = {}
+    fitted: dict[int, np.ndarray] = {}  # (C, K) of each column
+    for number in order:
+        parent, own = parents[number], of_labels[number]
+        if parent < 0:
+            cube = own[:, None, :]
+        else:
+            pair = joint.get((parent, number)) or joint[number, parent]
+            counts = pair.counts if pair.columns[0] == parent else pair.counts.T
+            shared = on_simplex(counts.ravel()).reshape(counts.shape)
+            shared = rake(shared, [(shares_of[parent], (1,)), (shares_of[number], (0,))])
+            first = fitted[parent]
+            start = first[:, :, None] * own[:, None, :] * shared[None] + 1e-15
+            cube = rake(start, [(own, (1,)), (shared, (0,)), (first, (2,))])
+        fitted[number] = cube.sum(1)
+        # a case that never occurs has the shares of all
+        cube = cube + 1e-9 * cube.sum((0, 1), keepdims=True) + 1e-15
+        conditional[number] = (cube / cube.sum(2, keepdims=True)).astype(np.float32)
+    drawn_from = tuple(conditional[number] for number in range(count))
+    return ColumnModel(
+        tuple(columns), tuple(order), tuple(parents), tuple(bins), tuple(shares), drawn_from
+    )
