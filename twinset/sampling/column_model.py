@@ -175,20 +175,28 @@ def level_codes(codes: np.ndarray, cells: int) -> list[tuple[np.ndarray, int]]:
 def grid_shares(levels: Sequence[np.ndarray], deviation: float) -> np.ndarray:
     """Return (G,) the share of each cell of a grid, by noisy counts of cells and of their groups.
 
-    A group that holds little more than noise is shared out evenly.
+    Each group is shared out among its cells. Differences between these are shrunk by as much as
+    noise explains (James and Stein 1961), so a group that holds hardly more than noise is even.
+
+    >>> grid_shares([np.array([40.0, 0.0, 10.0])], deviation=0.0)
+    array([0.8, 0. , 0.2])
     """
-    shares = on_simplex(levels[-1])
-    total = max(float(levels[-1].sum()), 1.0)
+    shares = on_simplex(_shrunk(levels[-1], deviation))
     for counts in levels[-2::-1]:
         finer = np.zeros(len(counts))
         for group, share in enumerate(shares.tolist()):
             own = slice(group * GROUP, min((group + 1) * GROUP, len(counts)))
-            many = own.stop - own.start
-            is_clear = share * total > CLEAR * deviation * many**0.5
-            within = on_simplex(counts[own]) if is_clear else np.full(many, 1 / many)
-            finer[own] = share * within
+            finer[own] = share * on_simplex(_shrunk(counts[own], deviation))
         shares = finer
     return shares
+
+
+def _shrunk(counts: np.ndarray, deviation: float) -> np.ndarray:
+    """Return noisy counts (n,), nearer to their mean."""
+    away = counts - counts.mean()
+    noise = (len(counts) - 1) * deviation**2
+    kept: np.ndarray = counts.mean() + away * max(0.0, 1 - noise / max(1e-9, np.square(away).sum()))
+    return kept
 
 
 def cut_bins(shares: np.ndarray, most: int) -> np.ndarray:

@@ -134,8 +134,11 @@ def left_of(delta: float, events: Sequence[Event], units: int = 1) -> float:
     bounded by `LabelSelection.delta`. So δ of the whole is δ of the Gaussian sums plus this bound.
     With several selections none releases such a value with the product of their probabilities.
     """
-    each = (e.delta(units) for e in events if isinstance(e, LabelSelection))
-    return delta - math.expm1(math.fsum(math.log1p(cost) for cost in each))
+    total = 0.0
+    for event in events:
+        if isinstance(event, LabelSelection):
+            total += event.delta(units) * (1 + total)
+    return delta - total
 
 
 def _steps(events: Sequence[Event], weight: float = 0.0) -> list[Step] | None:
