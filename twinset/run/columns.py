@@ -34,11 +34,13 @@ from twinset.sampling.column_model import (
 )
 from twinset.table.kinds import (
     CATEGORY,
+    DATE,
     GAPS,
     IDENTIFIER,
     NUMBER,
     SURVEY_SIZES,
     TEXT,
+    TRUTH,
     Cells,
     Column,
     ColumnRules,
@@ -49,7 +51,8 @@ from twinset.table.kinds import (
 
 # Parts of σ⁻², which adds up: of kinds and ranges, of grids, of labels with each column, of the
 # scores of pairs, and of the chosen pairs.
-SURVEY, GRIDS, LABELS, SCORES, PAIRS = 0.1, 0.2, 0.3, 0.1, 0.3
+SURVEY, GRIDS, LABELS, SCORES, PAIRS = 0.2, 0.2, 0.25, 0.05, 0.3
+IN_MODEL = (CATEGORY, NUMBER, DATE, TRUTH)
 MOST_VALUES = 255  # of a category
 HALF = 0.5  # share of a category's cells that its released values must have
 NOISE_COST = 0.2  # records that a cell's noise moves, for a deviation of 1, once fitted
@@ -134,7 +137,8 @@ class ColumnRelease:
         for column in (self.cells[i] for i in chosen):
             texts.append([column.texts[p] for p in column.places[counted].tolist() if p >= 0])
         if self.selection is None:
-            found = [dict(Counter(each).most_common()) for each in texts]
+            counts = (Counter(each).most_common() for each in texts)
+            found = [{value: n for value, n in each if n > 1} for each in counts]
         else:
             # fewer columns than planned have less noise, and cost no more δ
             planned, units = self.selection, self.together
@@ -166,7 +170,7 @@ class ColumnRelease:
                 inside = np.where(own < len(column.values), 0, 1)
                 codes.append(np.where(own == column.size - 1, -1, inside))
                 sizes.append(2)
-            if column.edges:
+            if column.kind in (NUMBER, DATE):
                 own = column.encode(cells)
                 grid = len(column.edges) - 1
                 for level, size in level_codes(np.where(own == grid, -1, own), grid):
@@ -180,7 +184,7 @@ class ColumnRelease:
             levels = found[start : [*starts, len(codes)][place + 1]]
             if column.kind == CATEGORY:
                 inside, outside = levels.pop(0)
-                repeats = inside >= HALF * (inside + outside) and len(column.values) > 1
+                repeats = inside >= HALF * (inside + outside) and len(column.values) > 0
                 if not repeats and column.name not in self.rules.kinds:
                     column = replace(column, kind=TEXT)
             own_shares = np.ones(column.size)
@@ -220,19 +224,22 @@ class ColumnRelease:
         self.find_kinds()
         self.find_values()
         shares = self.find_grids()
-        kept = [i for i, c in enumerate(self.columns) if c.kind not in (TEXT, GAPS, IDENTIFIER)]
-        made = [c for c in self.columns if c.kind == IDENTIFIER]
+        kept = [i for i, c in enumerate(self.columns) if c.kind in IN_MODEL]
+        made = [c for c in self.columns if c.kind in (IDENTIFIER, GAPS)]
         if not kept:
-            return ColumnModel.of_identifiers(made) if made else None
+            return ColumnModel.without_tables(made) if made else None
         bins, sizes = self.find_bins(shares, kept)
         labels, combinations = self.private.labels, self.private.combinations
         codes = [
-            own[self.columns[place].encode(self.cells[place])]
+            np.append(own, -1)[self.columns[place].encode(self.cells[place])]
             for place, own in zip(kept, bins, strict=True)
         ]
 
         # each column alone, and with the labels
-        joint = [labels * size + code for size, code in zip(sizes, codes, strict=True)]
+        joint = [
+            np.where(code < 0, -1, labels * size + code)
+            for size, code in zip(sizes, codes, strict=True)
+        ]
         found, deviation = self.count(
             LABELS, [*codes, *joint], [*sizes, *(combinations * size for size in sizes)]
         )
@@ -279,7 +286,10 @@ class ColumnRelease:
                 gains.append(score - chance - cost)
             edges = choose_tree(pairs, gains, sizes, combinations)
         if edges:
-            crossed = [codes[a] * sizes[b] + codes[b] for a, b in edges]
+            crossed = [
+                np.where((codes[a] < 0) | (codes[b] < 0), -1, codes[a] * sizes[b] + codes[b])
+                for a, b in edges
+            ]
             found, deviation = self.count(PAIRS, crossed, [sizes[a] * sizes[b] for a, b in edges])
             for (a, b), counts in zip(edges, found, strict=True):
                 both = counts.reshape(sizes[a], sizes[b])[is_there[a]][:, is_there[b]]
@@ -295,11 +305,11 @@ class ColumnRelease:
             combinations,
             tables,
             edges,
-        )
+        ).with_columns(made)
 
     def notes(self) -> list[str]:
         """Return what became of the columns, for their owner. All of it follows from releases."""
-        stated = [f"{c.name!r} ({c.kind})" for c in self.columns if c.kind not in (TEXT, GAPS)]
+        stated = [f"{c.name!r} ({c.kind})" for c in self.columns if c.kind != TEXT]
         found = [f"the twin has {', '.join(stated)}"] if stated else []
         for column in self.columns:
             if column.kind == TEXT:
@@ -307,6 +317,4 @@ class ColumnRelease:
                     f"leaving out {column.name!r}: it holds texts that hardly repeat. Join it with "
                     f"the text, as in `text={{{column.name}}}: {{…}}`, or declare its `kind`."
                 )
-            elif column.kind == GAPS:
-                found.append(f"leaving out {column.name!r}: it holds hardly anything")
         return found

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from twinset.privacy.mechanism.counts import on_simplex
-from twinset.table.kinds import IDENTIFIER, Column
+from twinset.table.kinds import GAPS, IDENTIFIER, OTHER, Column
 
 FILE, TABLES = "columns.json", "columns.npz"
 GROUP = 16  # cells of a grid that are counted together, and groups of groups
@@ -32,7 +32,7 @@ class ColumnModel:
     """Released columns, and the probability of each value given labels and another column.
 
     Args:
-        columns: A columns, in the table's order.
+        columns: A columns. Those after the last table are numbered, or empty.
         order: the columns' numbers, each after its parent.
         parents: of each column, the number of the column that it hangs on (-1: labels alone).
         bins: of each column (size,) the model's value for each of its values (-1: left out).
@@ -48,9 +48,13 @@ class ColumnModel:
     tables: tuple[np.ndarray, ...]
 
     @classmethod
-    def of_identifiers(cls, columns: Sequence[Column]) -> ColumnModel:
-        """Return a model of columns whose cells are only numbered."""
+    def without_tables(cls, columns: Sequence[Column]) -> ColumnModel:
+        """Return a model of columns whose cells are numbered, or empty."""
         return cls(tuple(columns), (), (), (), (), ())
+
+    def with_columns(self, columns: Sequence[Column]) -> ColumnModel:
+        """Return the model with such columns too. They come after those with tables."""
+        return replace(self, columns=(*self.columns, *columns))
 
     def draw(self, labels: np.ndarray, seed: int) -> pd.DataFrame:
         """Return cells (n, A) for rows of these label combinations (n,), given by number."""
@@ -79,15 +83,19 @@ class ColumnModel:
                 made = range(1, len(labels) + 1)
                 own = made if column.edges and column.dtype != "str" else map(str, made)
                 cells[number] = pd.Series(list(own), dtype=column.dtype or None)
+            elif column.kind == GAPS:
+                cells[number] = pd.Series([None] * len(labels), dtype=object)
         return pd.DataFrame({c.name: cells[i] for i, c in enumerate(self.columns)})
 
     def rebuild(self, twin: pd.DataFrame) -> pd.DataFrame:
         """Return the cells of some drawn rows, with the categories and types that `draw` gives."""
         columns = {}
         for column in self.columns:
-            cells = pd.Series(twin[column.name].tolist(), dtype=object)
-            like = column.decode(np.arange(column.size), np.random.default_rng(0)).dtype
-            columns[column.name] = cells.astype(like)
+            own = twin[column.name]
+            if isinstance(own.dtype, pd.CategoricalDtype):
+                known = [*column.values, OTHER]
+                own = own.cat.set_categories([v for v in known if (own == v).any() or v != OTHER])
+            columns[column.name] = pd.Series(own.tolist(), dtype=own.dtype)
         return pd.DataFrame(columns)
 
     def save(self, folder: Path) -> None:
@@ -99,7 +107,7 @@ class ColumnModel:
         }
         (folder / FILE).write_text(json.dumps(about, ensure_ascii=False), "utf-8")
         arrays = {}
-        for number in range(len(self.columns)):
+        for number in range(len(self.tables)):
             arrays[f"bins-{number}"] = self.bins[number]
             arrays[f"shares-{number}"] = self.shares[number]
             arrays[f"tables-{number}"] = self.tables[number]
@@ -121,7 +129,7 @@ class ColumnModel:
             columns.append(Column(**each))
         with np.load(folder / TABLES, allow_pickle=False) as kept:
             parts = [
-                tuple(kept[f"{part}-{i}"] for i in range(len(columns)))
+                tuple(kept[f"{part}-{i}"] for i in range(len(about["order"])))
                 for part in ("bins", "shares", "tables")
             ]
         found = cls(tuple(columns), tuple(about["order"]), tuple(about["parents"]), *parts)
@@ -145,7 +153,9 @@ class ColumnModel:
             ):
                 raise ValueError("no run writes such columns")
             seen.add(number)
-        if len(seen) != len(self.columns) + 1:
+        if len(seen) != len(self.tables) + 1 or any(
+            column.kind not in (IDENTIFIER, GAPS) for column in self.columns[len(self.tables) :]
+        ):
             raise ValueError("no run writes such columns")
 
 

@@ -72,7 +72,7 @@ SURVEY_SIZES = (
 )
 CELLS_A_POWER = 1024  # at most, of a grid between two powers of two
 MOST_CELLS = 16_384  # of a declared range, or days
-_CLEAR, _SURE, _SOME = 3.0, 4.0, 1.5  # deviations of noise
+_CLEAR, _SURE = 3.0, 4.0  # deviations of noise
 
 
 @dataclass(frozen=True)
@@ -285,8 +285,7 @@ class Column:
     def encode(self, cells: Cells) -> np.ndarray:
         """Return (N,) the number of each cell's value. The last number is that of a gap.
 
-        A cell that is none of the column's kind is a gap. A number beyond the grid's ends belongs
-        to its first or last cell.
+        A cell that is none of the column's kind is a gap. A number beyond the grid's ends is -1.
         """
         gap, table = self.size - 1, np.full(len(cells.texts) + 1, self.size - 1, np.int64)
         known = {plain(value): place for place, value in enumerate(self.values)}
@@ -297,7 +296,7 @@ class Column:
                 table[place] = {"False": 0, "True": 1}.get(text, gap)
             elif (value := self._read(text)) is not None:
                 found = int(np.searchsorted(self._edges, value, side="right")) - 1
-                table[place] = min(max(found, 0), len(self.edges) - 2)
+                table[place] = found if found < gap else -1
         return table[cells.places]
 
     @property
@@ -413,7 +412,7 @@ def describe_column(
         kind = max(kinds, key=lambda each: kinds[each])
         if kinds[CATEGORY] + kinds[TEXT] > max(kinds[NUMBER], kinds[TRUTH], kinds[DATE]):
             kind = CATEGORY if kinds[CATEGORY] >= kinds[TEXT] else TEXT
-        if sum(kinds.values()) < _CLEAR * deviation * len(kinds) ** 0.5:
+        if sum(kinds.values()) <= _CLEAR * deviation * len(kinds) ** 0.5:
             kind = GAPS
         elif kind in (NUMBER, CATEGORY) and _ID_NAME.search(name):
             kind = IDENTIFIER  # until its values are seen to repeat
@@ -483,19 +482,17 @@ def _number_dtype(column: pd.Series, decimals: int, form: str) -> str:
 def _window(counts: np.ndarray, deviation: float) -> tuple[int, int]:
     """Return the first and the last place that hold more than noise.
 
-    >>> _window(np.array([0.4, -1.0, 50.0, 80.0, 1.0]), deviation=1.0)
-    (2, 3)
+    >>> _window(np.array([0.4, -1.0, 50.0, 0.2, 9.0, 1.0]), deviation=1.0)
+    (2, 4)
     """
     clear = np.flatnonzero(counts > _SURE * deviation)
-    if not len(clear):
-        clear = np.array([counts.argmax()])
-    first, last = int(clear[0]), int(clear[-1])
-    # Numbers beyond the ends would all be taken for the ends, so a place of some may follow.
-    while first > 0 and counts[first - 1] > _SOME * deviation:
-        first -= 1
-    while last + 1 < len(counts) and counts[last + 1] > _SOME * deviation:
-        last += 1
-    return first, last
+    first, last = (clear[0], clear[-1]) if len(clear) else (counts.argmax(), counts.argmax())
+    # Places that hold little each may hold something together.
+    further = []
+    for side in (counts[:first][::-1], counts[last + 1 :]):
+        together = side.cumsum() - _CLEAR * deviation * np.arange(1, len(side) + 1) ** 0.5
+        further.append(int(together.argmax()) + 1 if len(side) and together.max() > 0 else 0)
+    return int(first) - further[0], int(last) + further[1]
 
 
 def _range_edges(low: float, high: float, step: float) -> list[float]:

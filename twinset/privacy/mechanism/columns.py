@@ -90,7 +90,7 @@ def release_pair_scores(
     releases alone. With σ = 0 nothing is guaranteed.
 
     Args:
-        codes: for each column (N,) the value of each record.
+        codes: for each column (N,) the value of each record, -1 for none.
         sizes: number of values of each column.
         pairs: P pairs of columns.
         expected: returns the expected records (K, K') of a pair.
@@ -106,8 +106,9 @@ def release_pair_scores(
     scores = np.zeros(len(pairs), np.float64)
     for number, (a, b) in enumerate(pairs):
         # whole numbers, exact in float64 for up to 500 million units
-        cells = codes[a] * sizes[b] + codes[b]
-        table = np.bincount(cells, weights, sizes[a] * sizes[b]).astype(np.int64)
+        inside = (codes[a] >= 0) & (codes[b] >= 0)
+        cells = codes[a][inside] * sizes[b] + codes[b][inside]
+        table = np.bincount(cells, weights[inside], sizes[a] * sizes[b]).astype(np.int64)
         predicted = np.rint(expected(a, b).ravel() * UNIT_STEPS).astype(np.int64)
         scores[number] = np.abs(table - predicted).sum() / UNIT_STEPS
     deviation = noise_multiplier * len(pairs) ** 0.5
