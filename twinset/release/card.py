@@ -34,6 +34,7 @@ from twinset.privacy.statement.guarantee import (
 )
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT
+from twinset.table.kinds import Column
 from twinset.table.read import FORMULA_STARTS
 from twinset.table.schema import Combination, Schema
 from twinset.table.schema import plain as spell
@@ -236,6 +237,7 @@ class TwinDescription:
         licence: of the twin, as a hub identifier.
         base_origin: where the base model came from. No path of this machine.
         redrawn: how many texts were drawn again, from `RowGroups.redrawn`. Empty if unknown.
+        columns: the other columns.
     """
 
     base_model: str
@@ -246,6 +248,7 @@ class TwinDescription:
     licence: str = "unknown"
     base_origin: str = ""
     redrawn: Mapping[str, int] = field(default_factory=dict)
+    columns: tuple[Column, ...] = ()
 
 
 def stated_lines(claim: Guarantee, rows: int) -> list[str]:

@@ -27,6 +27,7 @@ from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guar
 from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger
 from twinset.release.card import CARD, TwinDescription, render_card, template
 from twinset.table.columns import as_texts
+from twinset.table.kinds import CATEGORY
 from twinset.table.read import FORMATS, write_frame, written_names
 from twinset.table.schema import Schema
 
@@ -74,8 +75,9 @@ def write_share(
     if tuple(frame.columns) != schema.columns:
         raise ValueError("the twin's columns are not the schema's. Nothing was written.")
     paths = SharePaths(folder / f"twin.{format}", folder / CARD, folder / PRIVACY, folder / PAGE)
-    labels = [attribute.name for attribute in schema.attributes]
-    guarded = write_frame(frame, paths.twin, guard_formulas=guard_formulas, as_they_are=labels)
+    unchanged = [attribute.name for attribute in schema.attributes]
+    unchanged += [c.name for c in description.columns if c.kind != CATEGORY]  # numbers and dates
+    guarded = write_frame(frame, paths.twin, guard_formulas=guard_formulas, as_they_are=unchanged)
     names = written_names(frame, format if guard_formulas else "parquet")  # Parquet has no guard
     found = Counter(zip(*(frame[a.name].tolist() for a in schema.attributes), strict=True))
     card = render_card(

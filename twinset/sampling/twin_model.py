@@ -173,6 +173,7 @@ class TwinModel:
             sampling.settled(self.teacher is not None),
             base_origin=self.base_origin,
             redrawn=redrawn or {},
+            columns=self.columns.columns if self.columns else (),
         )
         return write_share(folder, twin, self.ledger, description, format, guard_formulas).twin
 

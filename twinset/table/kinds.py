@@ -300,6 +300,23 @@ class Column:
         return table[cells.places]
 
     @property
+    def about(self) -> str:
+        """What the column holds, in words for the twin's card.
+
+        >>> Column("age", NUMBER, edges=(18.0, 19.0, 20.0)).about
+        'number, 18 to 20'
+        """
+        if self.kind == CATEGORY:
+            return f"category of {len(self.values)} values. All others are {OTHER!r}"
+        if self.kind == NUMBER:
+            low, high = (round(end, self.decimals) for end in (self.edges[0], self.edges[-1]))
+            return f"number, {low:g} to {high:g}"
+        if self.kind == DATE:
+            ends = (_EPOCH + datetime.timedelta(seconds=self.edges[i]) for i in (0, -1))
+            return "date, {:%Y-%m-%d} to {:%Y-%m-%d}".format(*ends)
+        return {IDENTIFIER: "identifier, numbered anew", GAPS: "empty"}.get(self.kind, self.kind)
+
+    @property
     def _edges(self) -> np.ndarray:
         return np.asarray(self.edges)
 

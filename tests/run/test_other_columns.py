@@ -1,0 +1,142 @@
+"""A table with other columns: the twin has them all, under the ε that was asked for."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.helpers.commands import arguments, call
+from twinset import Twinset
+from twinset.privacy.accounting.events import COLUMNS, GaussianRelease, LabelSelection
+from twinset.privacy.statement.ledger import Ledger
+from twinset.release.verify import verify
+from twinset.run import releases
+from twinset.sampling.twin_model import TwinModel
+from twinset.table.read import read_frame
+
+N = 240
+rng = np.random.default_rng(0)
+AGES = rng.integers(20, 60, N)
+TABLE = pd.DataFrame(
+    {
+        "id": np.arange(9000, 9000 + N),
+        "age": AGES,
+        "review": [f"The film number {i} was {('good', 'bad')[i % 2]}." for i in range(N)],
+        "old": AGES > 40,
+        "label": ["pos", "neg"] * (N // 2),
+        "city": np.where(AGES > 40, "York", "Hull"),
+        "when": [f"2024-0{1 + i % 9}-11" for i in range(N)],
+        "gap": pd.array([None if i % 3 else 7 for i in range(N)], "Int64"),
+        "who": [f"person {i // 3}" for i in range(N)],
+    }
+)
+GIVEN = ("--steps", "0", "--rows", "40", "--epsilon", "300", "--hold-out", "0", "--run", "r")
+KEPT = ["id", "age", "review", "old", "label", "city", "when", "gap", "who"]
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    TABLE.to_csv("t.csv", index=False)
+    TABLE.to_parquet("t.parquet", index=False)
+    TABLE.to_json("t.jsonl", orient="records", lines=True)
+
+
+def generate(tiny_base, data, *more):
+    found = call(*arguments(tiny_base, (data, *GIVEN, "--teacher-share", "0", *more)))
+    assert found.code == 0, found.err
+    return read_frame(next(Path("r/share").glob("twin.*")))
+
+
+@pytest.mark.parametrize("data", ["t.csv", "t.parquet"])
+def test_a_twin_loads_where_the_real_table_loads(table, tiny_base, data):
+    twin, real = generate(tiny_base, data), read_frame(data)
+    kept = [name for name in KEPT if name != "who"]
+    assert list(twin) == [name for name in twin if name in KEPT] and set(kept) <= set(twin)
+    for name in kept:
+        assert twin[name].dtype == real[name].dtype, name
+    assert twin["age"].between(16, 64).all() and twin["gap"].isna().mean() == pytest.approx(
+        2 / 3, abs=0.3
+    )
+    assert ((twin["age"] > 40) == twin["old"]).mean() > 0.8  # and go together
+    report = verify(Path("r/share"))
+    assert report.rows == 40
+    events = Ledger.load(Path("r/model/ledger.json")).events
+    assert [e.what for e in events if isinstance(e, GaussianRelease)].count(COLUMNS) == 1
+    assert sum(isinstance(event, LabelSelection) for event in events) == 2
+    card = Path("r/share/README.md").read_text()
+    assert "`age`: number" in card and "`city`: category of 2 values" in card
+
+
+def test_the_same_model_writes_more_rows_with_the_same_columns(table, tiny_base):
+    twin = generate(tiny_base, "t.csv")
+    assert call("sample", "r", "--rows", "30", "--output", "more.csv", "--quiet").code == 0
+    assert list(read_frame("more.csv")) == list(twin)
+    assert verify(Path("more.csv")).rows == 30
+    model = TwinModel.load("r")
+    drawn = [model.columns.draw(np.zeros(50, int), seed) for seed in (1, 1, 2)]
+    pd.testing.assert_frame_equal(drawn[0], drawn[1])
+    assert not drawn[0].equals(drawn[2])
+
+
+@pytest.mark.parametrize(
+    ("data", "more", "kept"),
+    [
+        ("t.csv", ("--columns", "none"), ["review", "label"]),
+        ("t.csv", ("--columns", "age,city"), ["age", "review", "label", "city"]),
+        ("t.csv", ("--columns", "age", "--kind", "age=category"), ["age", "review", "label"]),
+        ("t.jsonl", (), ["review", "label"]),
+        ("t.jsonl", ("--columns", "age,city"), ["review", "label", "age", "city"]),
+        ("t.csv", ("--columns", "age,who", "--owner", "who"), None),
+        ("t.csv", ("--columns", "age", "--owner", "who"), ["age", "review", "label"]),
+        ("t.csv", ("--columns", "agee"), None),
+        ("t.csv", ("--kind", "review=number"), None),
+        ("t.csv", ("--range", "age=9"), None),
+    ],
+)
+def test_columns_are_kept_as_they_are_asked_for(table, tiny_base, data, more, kept):
+    if kept is not None:
+        twin = generate(tiny_base, data, *more)
+        assert sorted(twin) == sorted(kept)
+        return
+    found = call(*arguments(tiny_base, (data, *GIVEN, *more)))
+    assert found.code == 2 and found.err.count("\n") == 1 and not Path("r").exists()
+
+
+def test_a_declared_range_is_public_and_holds(table, tiny_base):
+    twin = generate(tiny_base, "t.csv", "--columns", "age", "--range", "age=18:99")
+    assert twin["age"].between(18, 99).all()
+
+
+def test_a_stopped_run_counts_its_columns_once(table, tiny_base, monkeypatch):
+    def stop(*given, **more):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TwinModel, "sample", stop)
+        assert call(*arguments(tiny_base, ("t.csv", *GIVEN))).code == 130
+    before = json.loads(Path(".r.partial/model/ledger.json").read_text())
+    monkeypatch.setattr(releases, "count_columns", stop)  # or it would stop again
+    assert call(*arguments(tiny_base, ("t.csv", *GIVEN, "--resume"))).code == 0
+    assert json.loads(Path("r/model/ledger.json").read_text()) == before
+    assert "age" in read_frame("r/share/twin.csv")
+
+
+def test_python_keeps_columns_too_and_shares_only_sampled_rows(tiny_base, tmp_path):
+    model = Twinset(
+        base_model=tiny_base, epsilon=300, steps=0, teacher_share=0, progress=False, max_tokens=12
+    ).fit(TABLE, text="review", attributes=["label"], columns=["age", "city"])
+    twin = model.sample(30)
+    assert list(twin) == ["age", "review", "label", "city"]
+    shared = model.share(twin, tmp_path / "s", "csv")
+    assert read_frame(shared)["age"].between(16, 64).all()
+    with pytest.raises(Exception, match="were not returned"):
+        model.share(twin.assign(age=99), tmp_path / "s2", "csv")
+
+
+def test_without_privacy_columns_are_counted_exactly(table, tiny_base):
+    found = call(*arguments(tiny_base, ("t.csv", *GIVEN[:4], "--run", "r", "--no-privacy")))
+    assert found.code == 0, found.err
+    assert set(read_frame("r/share/twin.csv")["city"]) == {"York", "Hull"}

@@ -1,0 +1,193 @@
+"""Kinds of the other columns: what a cell is, and what a column of messy cells becomes."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from twinset.errors import InputError
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.run.columns import ColumnRelease, PrivateColumns
+from twinset.table.columns import table_of
+from twinset.table.kinds import Cells, ColumnRules, read_dates, read_number, survey_codes
+from twinset.table.read import read_frame, write_frame
+
+N = 600
+rng = np.random.default_rng(0)
+LABELS = rng.integers(0, 2, N)
+DAYS = [pd.Timestamp("2023-01-01") + pd.Timedelta(days=int(d)) for d in rng.integers(0, 700, N)]
+FORMS = ("%d.%m.%Y", "%Y-%m-%d", "%b %d, %Y")
+COUNTS = rng.integers(-40, 60, N)
+# By column: cells of a CSV file, the kind, the twin's dtype, and a pattern that each cell has.
+MESSY = {
+    "iso": ([d.strftime("%Y-%m-%d") for d in DAYS], "date", "str", r"202[34]-\d\d-\d\d"),
+    "three formats": (
+        [d.strftime(FORMS[i % 9 if i % 9 < 3 else 0]) for i, d in enumerate(DAYS)],
+        "date",
+        "str",
+        r"\d\d\.\d\d\.202[34]",
+    ),
+    "stamp": (
+        [d.strftime("%Y-%m-%d 08:15:%S") for d in DAYS],
+        "date",
+        "str",
+        r"202[34]-\d\d-\d\d \d\d:\d\d:\d\d",
+    ),
+    "comma": ([f"{v / 7:.2f}".replace(".", ",") for v in COUNTS], "number", "str", r"-?\d+,\d\d"),
+    "thousands": ([f"{1000 + v:,}" for v in COUNTS], "number", "int64", r"\d+"),
+    "cents": ([f"{v}.99" for v in range(N)], "number", "float64", r"\d+\.\d+"),
+    "truth": (["True", "False"] * (N // 2), "yes/no", "bool", "True|False"),
+    "yes no": (["Yes", "No", "Yes"] * (N // 3), "category", "str", "Yes|No"),
+    "constant": (["x"] * N, "category", "str", "x"),
+    "number": ([str(v) for v in COUNTS], "number", "int64", r"-?\d+"),
+    "gaps": ([str(v) if i % 3 else "" for i, v in enumerate(COUNTS)], "number", "Int64", r"-?\d+"),
+    "free": ([str(i % 7) if i % 9 else "free" for i in range(N)], "number", "Int64", r"\d"),
+    "order_id": ([f"A{i:06}" for i in range(N)], "identifier", "str", r"\d+"),
+    "id": ([str(90_000 + i) for i in range(N)], "identifier", "int64", r"\d+"),
+    "zip": (["01067", "04109", "80331"] * (N // 3), "category", "str", r"\d{5}"),
+    "many": ([f"c{min(int(v), 999)}" for v in rng.zipf(1.5, N)], "category", "str", r"c\d+|other"),
+    "--epsilon": (["low", "high"] * (N // 2), "category", "str", "low|high"),
+    "empty": ([""] * N, "gaps", "object", ""),
+    "names": ([f"Ann Number {i}" for i in range(N)], "text", None, ""),
+    "prose": ([f"this is text number {i} of many" for i in range(N)], "text", None, ""),
+}
+
+
+def release(frame, rules=None, sigma=0.0):
+    private = PrivateColumns({c: frame[c] for c in frame}, LABELS, 2, [[i] for i in range(N)])
+    found = ColumnRelease(
+        private, rules or ColumnRules(), sigma, None, print, Randomness.for_tests(0)
+    )
+    model = found.find_model(np.bincount(LABELS).tolist())
+    return {c.name: c for c in found.columns}, model
+
+
+@pytest.fixture(scope="module")
+def messy(tmp_path_factory):
+    path = tmp_path_factory.mktemp("messy") / "t.csv"
+    pd.DataFrame({name: cells for name, (cells, *_) in MESSY.items()}).to_csv(path, index=False)
+    frame = read_frame(path)
+    columns, model = release(frame)
+    return frame, columns, model.draw(LABELS, 0), path
+
+
+@pytest.mark.parametrize("name", MESSY)
+def test_a_messy_column_keeps_its_kind_type_and_spelling(messy, name):
+    frame, columns, twin, _ = messy
+    cells, kind, dtype, pattern = MESSY[name]
+    assert columns[name].kind == kind
+    if dtype is None:  # texts are left out
+        assert name not in twin
+        return
+    assert str(twin[name].dtype) == dtype
+    own = twin[name].dropna().astype(str)
+    assert own.str.fullmatch(pattern).all()
+    gaps = sum(cell == "" for cell in cells) / N if name != "free" else 1 / 9
+    assert twin[name].isna().mean() == pytest.approx(gaps, abs=0.06)
+
+
+def test_numbers_come_back_as_they_are_distributed(messy):
+    _, _, twin, _ = messy
+    drawn = twin["number"].to_numpy()
+    assert (drawn.min(), drawn.max()) == (COUNTS.min(), COUNTS.max())
+    assert drawn.mean() == pytest.approx(COUNTS.mean(), abs=4)
+
+
+def test_a_written_twin_is_read_back_with_the_same_types(messy, tmp_path):
+    frame, _, twin, _ = messy
+    write_frame(twin, tmp_path / "twin.csv", guard_formulas=False)
+    again = read_frame(tmp_path / "twin.csv")
+    for name in set(twin) - {"thousands", "free", "three formats", "id", "order_id"}:
+        assert again[name].dtype == frame[name].dtype, name
+
+
+def test_types_that_a_source_states_come_back():
+    frame = pd.DataFrame(
+        {
+            "small": COUNTS.astype("int16"),
+            "float": np.round(COUNTS / 4, 2).astype("float32"),
+            "when": DAYS,
+            "truth": LABELS.astype(bool),
+            "group": pd.Categorical(["a", "b", "c"] * (N // 3)),
+            "gaps": pd.array([None, 1, 2] * (N // 3), "Int64"),
+        }
+    )
+    _, model = release(frame)
+    twin = model.draw(LABELS, 0)
+    assert [str(t) for t in twin.dtypes[["small", "truth", "group", "gaps"]]] == [
+        "int64" if frame["small"].dtype == "int64" else "int16",
+        "bool",
+        "category",
+        "Int64",
+    ]
+    assert twin["when"].dtype == frame["when"].dtype
+    assert twin["gaps"].isna().mean() == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_columns_that_depend_on_one_another_stay_together():
+    group = np.array(["a", "b", "c", "d"])[rng.integers(0, 4, N)]
+    frame = pd.DataFrame({"group": group, "copy": np.char.upper(group), "label": LABELS})
+    _, model = release(frame)
+    twin = model.draw(LABELS, 0)
+    assert (twin["group"].str.upper() == twin["copy"]).mean() > 0.99
+    assert (twin["label"] == LABELS).mean() > 0.99  # and with the labels
+
+
+def test_declared_kinds_and_ranges_are_kept():
+    frame = pd.DataFrame({"code": [str(i % 5) for i in range(N)], "age": COUNTS + 50})
+    rules = ColumnRules.of(None, {"code": "category"}, {"age": (18, 99)})
+    columns, model = release(frame, rules)
+    twin = model.draw(LABELS, 0)
+    assert columns["code"].kind == "category" and set(twin["code"]) == set("01234")
+    assert columns["age"].edges[0] == 18 and twin["age"].between(18, 99).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kinds": {"a": "colour"}}, "Choose one of category"),
+        ({"ranges": {"a": (9, 1)}}, "two rising numbers"),
+        ({"ranges": {"a": 9}}, "two numbers"),
+        ({"ranges": {"a": (1, 9)}, "kinds": {"a": "date"}}, "declared as no number"),
+        ({"keep": 3}, "a list of names"),
+    ],
+)
+def test_bad_rules_are_refused_in_one_line(given, said):
+    with pytest.raises(InputError, match=said):
+        ColumnRules.of(given.get("keep"), given.get("kinds"), given.get("ranges"))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12", (12.0, 0, False)),
+        ("-1,234.50", (-1234.5, 2, False)),
+        ("1.234,5", (1234.5, 1, True)),
+        ("1e3", (1000.0, 6, False)),
+        ("007", None),
+        ("1,23,4", None),
+        ("12 %", None),
+        ("9" * 400, None),
+        ("nan", None),
+    ],
+)
+def test_a_number_is_read_by_its_spelling(text, value):
+    assert read_number(text) == value
+
+
+def test_a_date_of_two_meanings_does_not_tell_the_format():
+    assert len(read_dates("03/04/2024")) == 2 and len(read_dates("13/04/2024")) == 1
+    codes = survey_codes(Cells(np.array([0, 1]), ["03/04/2024", "13/04/2024"]))
+    assert codes[0, 1] == -1 and codes[1, 1] >= 0
+
+
+def test_a_cell_is_read_by_itself():
+    cells = ["1", "x", "", "2024-02-29", "2,5", "[]", "True"]
+    together = survey_codes(Cells.of(pd.Series(cells, dtype="str")))
+    for place, cell in enumerate(cells):
+        alone = survey_codes(Cells.of(pd.Series([cell], dtype="str")))
+        assert alone[0].tolist() == together[place].tolist()
+
+
+def test_lists_and_objects_are_gaps():
+    frame = table_of({"a": [[1], {"b": 2}, None, "x"]})
+    assert Cells.of(frame["a"]).places.tolist() == [-1, -1, -1, 0]
