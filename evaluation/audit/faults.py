@@ -21,6 +21,8 @@ from .mechanism import (
     DESCENT,
     LONGEST,
     MAX_GRAD_NORM,
+    TABLES,
+    ColumnTables,
     LabelCounts,
     Release,
     Step,
@@ -123,11 +125,18 @@ class NoiseOfOneStep(TeacherWeights):
     drawn = 1 / DESCENT.steps**0.5
 
 
+class NoiseOfOneTable(ColumnTables):
+    """Tables of columns with the noise of one table, as if a record were in one alone."""
+
+    drawn = 1 / TABLES**0.5
+
+
 RELEASE_FAULTS: dict[str, type[Release]] = {
     "label-counts-as-of-one": CountsAsOfOne,
     "halved-marginal-noise": HalvedMarginalNoise,
     "marginal-noise-of-weight-one": MarginalNoiseOfWeightOne,
     "teacher-noise-of-one-step": NoiseOfOneStep,
+    "column-noise-of-one-table": NoiseOfOneTable,
 }
 
 FAULTS: dict[str, type[Step]] = {

@@ -28,6 +28,7 @@ from twinset.privacy.accounting.events import (
     SubsampledGaussian,
 )
 from twinset.privacy.clipping import ClippingEngine, Sequences
+from twinset.privacy.mechanism.columns import release_histograms, unit_weights
 from twinset.privacy.mechanism.counts import (
     LengthBins,
     TokenWeights,
@@ -47,6 +48,7 @@ WEIGHTS = np.repeat([0.0, 1.0, 0.25], [1, 8, 56])  # of tokens (the first is not
 LONGEST = float(np.sqrt(WEIGHTS @ WEIGHTS))
 BINS = LengthBins(len(WEIGHTS), end=0)  # of lengths (the target is as long as the longest)
 COUNTED = 3  # others of each label
+TABLES = 4  # of other columns that each record is in
 OWNED = 2  # records of the target, if a release counts those of an owner
 DESCENT = Descent(steps=3)  # few, because the attacker sees only the result of all of them
 AT_ONCE = 500  # independent outputs that one call makes
@@ -375,8 +377,26 @@ class TeacherWeights(Release):
         return weights.T  # (2, count) → (count, 2)
 
 
+class ColumnTables(Release):
+    """Tables of other columns. The target has a place of its own in each of them."""
+
+    what = "other columns"
+    direction = np.array([0.0, 1.0] * TABLES)
+
+    def outputs(self, present: bool, count: int) -> np.ndarray:
+        """See `Release`."""
+        places = np.arange(2 * count)  # one record in each, of two of each pair of tables
+        codes = places if present else places[::2]
+        weights = unit_weights([[i] for i in range(len(codes))], len(codes))
+        noise, randomness = self.noise_multiplier, self.randomness
+        found, _ = release_histograms(
+            [codes] * TABLES, [2 * count] * TABLES, weights, noise, randomness
+        )
+        return np.concatenate([counts.reshape(count, 2) for counts in found], 1)
+
+
 RELEASES: dict[str, type[Release]] = {
-    kind.what: kind for kind in (LabelCounts, TokenMarginals, TeacherWeights)
+    kind.what: kind for kind in (LabelCounts, TokenMarginals, ColumnTables, TeacherWeights)
 }
 
 
