@@ -329,13 +329,13 @@ def records_from_frame(
         hold = f"{lost} texts hold" if lost > 1 else "1 text holds"
         notes.append(f"{hold} {_LOST}, and so may the twin (`strict` refuses them)")
 
-    others = _other_names(frame, [*names, owner], keep or ColumnRules(()), source)
+    others = _other_names(header, [*names, owner], keep or ColumnRules(()), source)
     names += others
     if dropped := [str(name) for name in frame.columns if name not in names]:
         them = "them" if len(dropped) > 1 else "it"
         note = f"leaving out {header.show_unchosen(dropped)}: the twin will not have {them}"
         asks = keep is not None and keep.keep is None and set(dropped) - {owner}
-        notes.append(f"{note}. In JSONL, `columns` names the ones to keep." if asks else note)
+        notes.append(f"{note}. To keep some, name them with `columns`." if asks else note)
     if partial := [name for name in names if is_partial(name, frame)]:
         notes.append(
             f"not every row has {header.show(partial)}. You named it, so its name is public."
@@ -370,13 +370,16 @@ def records_from_frame(
 
 
 def _other_names(
-    frame: pd.DataFrame, taken: Sequence[str | None], keep: ColumnRules, source: str
+    header: Header, taken: Sequence[str | None], keep: ColumnRules, source: str
 ) -> list[str]:
     """Return the names of the other columns that may be kept.
 
-    In JSONL single rows decide which columns there are. So their owner must name them.
+    In JSONL single rows decide which columns there are. Without a header a record's cells are in
+    the place of names. So their owner must name them.
     """
+    frame = header.frame
     is_open = keep.keep is None and not facts_of(frame).is_named_by_rows
+    is_open = is_open and False not in header.verdicts.values()
     for name in keep.names:
         check_named(frame, [name], source)
         if name in taken:
