@@ -2,7 +2,7 @@
 
     python -m evaluation.bench.columns reviews.csv --text review --attribute sentiment
 
-It prints a Markdown table: the distance of each column and each pair between the table and as many
+It prints a Markdown table: the distance of each column and each pair between the table and equally many
 drawn rows, for several ε and seeds, with the time. A second sample of real rows is the ceiling.
 """
 

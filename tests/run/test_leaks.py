@@ -41,7 +41,8 @@ def private(rows: int, seed: int) -> pd.DataFrame:
     """Reviews with a marker at the beginning of many texts, and in columns that are not used."""
     frame = evaluated.reviews(rows, seed)
     marked = [f"{MARKERS['text']} {t}" if i % 3 else t for i, t in enumerate(frame["text"])]
-    likes = [MARKERS["label-like column"] if i % 2 else "plain" for i in range(rows)]
+    # of too few to be released with the other columns
+    likes = [MARKERS["label-like column"] if i % 20 == 1 else "plain" for i in range(rows)]
     customers = [f"{MARKERS['left-out column']} {i}" for i in range(rows)]
     return frame.assign(text=marked, shop=likes, customer=customers)
 

@@ -85,7 +85,8 @@ def test_all_that_may_take_a_while_is_counted(tiny_base, tmp_path, monkeypatch):
     options = SHORT | {"marginal_share": 0.1, "teacher_share": 0.1, "base_model": str(tiny_base)}
     Twinset(progress=seen, **options).fit(tmp_path / "t.csv", "text", "label").sample(4)
     assert [*seen.counts] == [
-        *("texts in tokens", "rows of the base", "rows read again", "texts counted"),
+        *("texts in tokens", "columns counted"),
+        *("rows of the base", "rows read again", "texts counted"),
         *("units of the first step", "reference rows", "words fitted"),
         *("rows read by the teacher", "texts read by the teacher", "steps of the teacher", "rows"),
     ]

@@ -232,9 +232,8 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
     from twinset.table.kinds import ColumnRules
     from twinset.table.labels import LabelRules
 
-    kept = given.get("columns")
     columns = ColumnRules.of(
-        None if kept is None else read_names(kept),
+        read_names(given.get("columns", "none")),
         read_pairs(given.get("kind", ()), "kind"),
         read_pairs(given.get("range", ()), "range"),
     )

@@ -80,9 +80,6 @@ TABLE = (
         "The prompt, a template's name or a .toml file. Noisy counts choose one if omitted.",
         "PROMPT",
     ),
-    Option("columns", str, "Other columns to keep. Omitted: all that can be.", "all|none|NAME,…"),
-    Option("kind", str, "Kind of another column, if it is not recognised.", "COLUMN=KIND", True),
-    Option("range", str, "Public range of a column of numbers.", "COLUMN=LOW:HIGH", True),
     Option("owner", str, "Column of whose row it is. Protects owners, not rows.", "COLUMN"),
     Option(
         "labels",
@@ -105,6 +102,12 @@ TABLE = (
     ),
     Option("multiline", bool, "CSV: lines within quotes are text, though they look like rows."),
     Option("strict", bool, "Refuse empty rows and odd characters instead of cleaning them."),
+)
+# Of a run too. Commands that measure several models keep text and labels alone.
+COLUMNS = (
+    Option("columns", str, "Other columns to keep. Omitted: all that can be.", "all|none|NAME,…"),
+    Option("kind", str, "Kind of another column, if it is not recognised.", "COLUMN=KIND", True),
+    Option("range", str, "Public range of a column of numbers.", "COLUMN=LOW:HIGH", True),
 )
 # Of a run. Commands that measure several models hold rows out on their own.
 HOLD_OUT = (
@@ -160,7 +163,7 @@ SEED = (
 )
 
 PANELS: dict[str, tuple[Option, ...]] = {
-    "Table": (*TABLE, *HOLD_OUT),
+    "Table": (*TABLE, *COLUMNS, *HOLD_OUT),
     "Privacy": PRIVACY,
     "Noise policy": POLICY,
     "Training": (*TRAINING, *TIME),

@@ -65,7 +65,8 @@ class ColumnModel:
             table, parent = self.tables[number], self.parents[number]
             above = drawn[parent] if parent >= 0 else np.zeros(len(labels), np.int64)
             chances = table.astype(np.float64).cumsum(2)[labels, above]  # (n, K)
-            drawn[number] = _pick(chances, rng)
+            at = rng.random(len(labels)) * chances[:, -1]
+            drawn[number] = np.minimum((chances <= at[:, None]).sum(1), chances.shape[1] - 1)
             # a value within its bin
             column, bins = self.columns[number], self.bins[number]
             order = np.argsort(bins, kind="stable")
@@ -157,13 +158,6 @@ class ColumnModel:
             column.kind not in (IDENTIFIER, GAPS) for column in self.columns[len(self.tables) :]
         ):
             raise ValueError("no run writes such columns")
-
-
-def _pick(chances: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return (n,) a place for each row of cumulative chances (n, K)."""
-    at = rng.random(len(chances)) * chances[:, -1]
-    found = (chances <= at[:, None]).sum(1)
-    return np.minimum(found, chances.shape[1] - 1)
 
 
 # -- grids and bins --------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Columns beside texts and labels: what a cell is, which kind a column has, and how cells return.
+"""Columns other than texts and labels: what a cell is, which kind a column has, and how cells return.
 
 A cell is read on its own, never by the cells around it. So one record decides nothing about how
 another is read. `survey_codes` turns cells into places of public histograms, `describe_column`
@@ -14,7 +14,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import cache
 from numbers import Number
 from typing import Any
 
@@ -153,7 +152,7 @@ class Cells:
         ['5', '2.5']
         """
         if column.dtype == object:
-            found = [plain(plain_cell(c)) if _is_plain(c) else None for c in column.tolist()]
+            found = [plain(plain_cell(c)) if is_plain_cell(c) else None for c in column.tolist()]
             column = pd.Series(found, dtype=object)
         own, distinct = pd.factorize(widened(column))
         written = [plain(plain_cell(cell)).strip() for cell in distinct.tolist()]
@@ -165,7 +164,7 @@ class Cells:
         return cls(np.array([*places, -1])[own], [*known])
 
 
-def _is_plain(cell: Any) -> bool:
+def is_plain_cell(cell: Any) -> bool:
     """Return whether a cell is a text, a number or a date, and no missing value."""
     kinds = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
     return isinstance(cell, kinds) and not (isinstance(cell, float | Decimal) and cell != cell)
@@ -192,11 +191,6 @@ def read_number(text: str) -> tuple[float, int, bool] | None:
     return None
 
 
-@cache
-def _format_places() -> dict[str, int]:
-    return {form: place for place, form in enumerate(DATES)}
-
-
 def read_dates(text: str) -> dict[str, float]:
     """Return by format the seconds since 1970 that a text may mean, in UTC.
 
@@ -216,10 +210,10 @@ def read_dates(text: str) -> dict[str, float]:
     return found
 
 
-def _magnitude(value: float) -> int:
+def place_magnitude(value: float) -> int:
     """Return the place of a number among zero and the powers of two of either sign.
 
-    >>> [_magnitude(v) - _POWERS for v in (0, 1, 1.5, 2, -1)]
+    >>> [place_magnitude(v) - _POWERS for v in (0, 1, 1.5, 2, -1)]
     [0, 21, 21, 22, -21]
     """
     if value == 0:
@@ -235,13 +229,13 @@ def survey_codes(cells: Cells) -> np.ndarray:
     for place, text in enumerate(cells.texts):
         if (number := read_number(text)) is not None:
             value, decimals, comma = number
-            table[place] = 2 if comma else 1, decimals, _magnitude(value)
+            table[place] = 2 if comma else 1, decimals, place_magnitude(value)
         elif text in ("True", "False"):
             table[place, 0] = 3
         elif dates := read_dates(text):
             form = -1
             if len(dates) == 1:  # one of several does not tell which
-                form = MOST_DECIMALS + 1 + _format_places()[next(iter(dates))]
+                form = MOST_DECIMALS + 1 + list(DATES).index(next(iter(dates)))
             year = (_EPOCH + datetime.timedelta(seconds=next(iter(dates.values())))).year
             table[place] = 4, form, 2 * _POWERS + 1 + year - FIRST_YEAR
         else:
@@ -277,7 +271,7 @@ class Column:
 
     @property
     def size(self) -> int:
-        """Number of values that are told apart: of the domain or grid, other values and a gap."""
+        """Number of different values: of the domain or grid, other values and a gap."""
         if self.kind == CATEGORY:
             return len(self.values) + 2  # others, a gap
         return len(self.edges) if self.kind in (NUMBER, DATE) else 3  # G cells and a gap
@@ -314,7 +308,7 @@ class Column:
         if self.kind == DATE:
             ends = (_EPOCH + datetime.timedelta(seconds=self.edges[i]) for i in (0, -1))
             return "date, {:%Y-%m-%d} to {:%Y-%m-%d}".format(*ends)
-        return {IDENTIFIER: "identifier, numbered anew", GAPS: "empty"}.get(self.kind, self.kind)
+        return {IDENTIFIER: "identifier, with new numbers", GAPS: "empty"}.get(self.kind, self.kind)
 
     @property
     def _edges(self) -> np.ndarray:
@@ -440,21 +434,24 @@ def describe_column(
             decimals += 1
         form = "," if commas > numbers else ""
         if name in rules.ranges:
-            edges = _range_edges(*rules.ranges[name], 10.0**-decimals)
+            # equal cells, and both ends are numbers of the range
+            (low, high), step = rules.ranges[name], 10.0**-decimals
+            width = step * max(1, math.ceil((high - low + step) / step / MOST_CELLS))
+            edges = np.arange(low, high + step + width / 2, width).tolist()
         else:
             powers = np.arange(-_POWERS, _POWERS + 1)  # places of magnitudes, 0 in the middle
             # numbers of so few decimals are 0, or not smaller than a step
             least = math.floor(math.log2(10.0**-decimals)) - LOWEST + 1
             possible = (powers == 0) | (np.abs(powers) >= least)
-            first, last = _window(sizes[: 2 * _POWERS + 1][possible], deviation)
+            first, last = find_window(sizes[: 2 * _POWERS + 1][possible], deviation)
             found = powers[possible].tolist()
-            edges = _power_edges(found[first], found[last], 10.0**-decimals)
-        dtype = _number_dtype(column, decimals, form)
+            edges = power_edges(found[first], found[last], 10.0**-decimals)
+        dtype = choose_number_dtype(column, decimals, form)
         return Column(name, kind, dtype, edges=tuple(edges), decimals=decimals, form=form)
     if kind == DATE:
         forms = written[MOST_DECIMALS + 1 :]
         form = list(DATES)[int(forms.argmax())]
-        first, last = _window(sizes[2 * _POWERS + 1 :], deviation)
+        first, last = find_window(sizes[2 * _POWERS + 1 :], deviation)
         years = (datetime.datetime(FIRST_YEAR + year, 1, 1) for year in (first, last + 1))
         low, high = ((when - _EPOCH).total_seconds() for when in years)
         step = DAY * max(1, math.ceil((high - low) / DAY / MOST_CELLS))
@@ -480,7 +477,7 @@ def with_values(column: Column, texts: Sequence[str], cells: pd.Series) -> Colum
     return replace(column, dtype=dtype, values=tuple(values))
 
 
-def _number_dtype(column: pd.Series, decimals: int, form: str) -> str:
+def choose_number_dtype(column: pd.Series, decimals: int, form: str) -> str:
     """Return a stated type that holds such numbers, else none."""
     facts, stated = facts_of(column), str(column.dtype)
     if form == ",":
@@ -496,10 +493,10 @@ def _number_dtype(column: pd.Series, decimals: int, form: str) -> str:
     return stated if re.match(r"(u?int|float|double|Int|UInt|Float)\d*", stated) else ""
 
 
-def _window(counts: np.ndarray, deviation: float) -> tuple[int, int]:
+def find_window(counts: np.ndarray, deviation: float) -> tuple[int, int]:
     """Return the first and the last place that hold more than noise.
 
-    >>> _window(np.array([0.4, -1.0, 50.0, 0.2, 9.0, 1.0]), deviation=1.0)
+    >>> find_window(np.array([0.4, -1.0, 50.0, 0.2, 9.0, 1.0]), deviation=1.0)
     (2, 4)
     """
     clear = np.flatnonzero(counts > _SURE * deviation)
@@ -512,19 +509,12 @@ def _window(counts: np.ndarray, deviation: float) -> tuple[int, int]:
     return int(first) - further[0], int(last) + further[1]
 
 
-def _range_edges(low: float, high: float, step: float) -> list[float]:
-    """Return the ends of equal cells of a declared range, its upper end included."""
-    count = min(MOST_CELLS, max(1, round((high - low) / step) + 1))
-    width = max(1, math.ceil((high - low + step) / step / count)) * step
-    return [low + width * i for i in range(count + 1)]
-
-
-def _power_edges(first: int, last: int, step: float) -> list[float]:
+def power_edges(first: int, last: int, step: float) -> list[float]:
     """Return the ends of cells between powers of two, -1 being those from -2^(LOWEST+1) and so on.
 
-    >>> _power_edges(21, 23, 1.0)
+    >>> power_edges(21, 23, 1.0)
     [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
-    >>> _power_edges(0, 21, 1.0)
+    >>> power_edges(0, 21, 1.0)
     [0.0, 1.0, 2.0]
     """
     edges: list[float] = []

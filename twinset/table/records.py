@@ -300,7 +300,7 @@ def records_from_frame(
     if not len(rows):
         raise InputError(f"{source}: no row has both a text and its labels. Fill them in.")
 
-    owners = None if owner is None else _owner_numbers(header, owner, names, rows, source, notes)
+    owners = None if owner is None else number_owners(header, owner, names, rows, source, notes)
     columns = []
     for name in attributes:
         of_rows, cells = codes[name].of_rows(rows), frame[name].iloc[:0]
@@ -329,7 +329,7 @@ def records_from_frame(
         hold = f"{lost} texts hold" if lost > 1 else "1 text holds"
         notes.append(f"{hold} {_LOST}, and so may the twin (`strict` refuses them)")
 
-    others = _other_names(header, [*names, owner], keep or ColumnRules(()), source)
+    others = choose_others(header, [*names, owner], keep or ColumnRules(()), source)
     names += others
     if dropped := [str(name) for name in frame.columns if name not in names]:
         them = "them" if len(dropped) > 1 else "it"
@@ -369,7 +369,7 @@ def records_from_frame(
     return records, notes
 
 
-def _other_names(
+def choose_others(
     header: Header, taken: Sequence[str | None], keep: ColumnRules, source: str
 ) -> list[str]:
     """Return the names of the other columns that may be kept.
@@ -390,7 +390,7 @@ def _other_names(
     return [n for n in frame.columns if n not in taken and (is_open or n in keep.names)]
 
 
-def _owner_numbers(
+def number_owners(
     header: Header,
     owner: str,
     taken: Sequence[str],

@@ -42,7 +42,7 @@ class VectorSum:
         self._sum[places] += np.trunc(exact).astype(np.int64).sum(0)  # towards 0: not longer
 
     def add_ones(self, places: np.ndarray, weights: np.ndarray, most: int) -> None:
-        """Add vectors with a one at some places, all divided by √most, so that none is too long.
+        """Add vectors with a one at some places, all divided by √most. Each is at most one long.
 
         Args:
             places: (k, H) of the ones, at most `most` in a row. -1: none.
