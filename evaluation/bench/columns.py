@@ -2,8 +2,8 @@
 
     python -m evaluation.bench.columns reviews.csv --text review --attribute sentiment
 
-It prints a Markdown table: the distance of each column and each pair between the table and equally many
-drawn rows, for several ε and seeds, with the time. A second sample of real rows is the ceiling.
+It prints a Markdown table: how far drawn rows are from the table, by single columns and by pairs,
+for several ε and seeds, with the time. Two halves of the real table are the ceiling.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns other than texts and labels: what a cell is, which kind a column has, and how cells return.
+"""Other columns than texts and labels: what a cell is, kinds of columns, and how cells return.
 
 A cell is read on its own, never by the cells around it. So one record decides nothing about how
 another is read. `survey_codes` turns cells into places of public histograms, `describe_column`
