@@ -26,7 +26,7 @@ def cut_alike(real: pd.Series, other: pd.Series) -> tuple[np.ndarray, np.ndarray
     """
     found = [Cells.of(real), Cells.of(other)]
     numbers = [
-        np.array([_number(t) for t in cells.texts] + [np.nan])[cells.places] for cells in found
+        np.array([cell_number(t) for t in cells.texts] + [np.nan])[cells.places] for cells in found
     ]
     known = ~np.isnan(numbers[0])
     is_many = len(found[0].texts) > FEW and known.sum() > 0.5 * (found[0].places >= 0).sum()
@@ -41,9 +41,9 @@ def cut_alike(real: pd.Series, other: pd.Series) -> tuple[np.ndarray, np.ndarray
     return parts[0], parts[1]
 
 
-def _number(text: str) -> float:
+def cell_number(text: str) -> float:
     """Return a cell as a number, a date in seconds, or NaN."""
-    if (found := read_number(text)) is not None:
+    if (found := readcell_number(text)) is not None:
         return found[0]
     return next(iter(read_dates(text).values()), np.nan)
 

@@ -288,7 +288,7 @@ class Column:
                 table[place] = known.get(text, gap - 1)
             elif self.kind == TRUTH:
                 table[place] = {"False": 0, "True": 1}.get(text, gap)
-            elif (value := self._read(text)) is not None:
+            elif (value := self.read_value(text)) is not None:
                 found = int(np.searchsorted(self._edges, value, side="right")) - 1
                 table[place] = found if found < gap else -1
         return table[cells.places]
@@ -314,7 +314,7 @@ class Column:
     def _edges(self) -> np.ndarray:
         return np.asarray(self.edges)
 
-    def _read(self, text: str) -> float | None:
+    def read_value(self, text: str) -> float | None:
         """Return a cell's number, or None."""
         if self.kind == NUMBER:
             found = read_number(text)
