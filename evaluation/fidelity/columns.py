@@ -43,7 +43,7 @@ def cut_alike(real: pd.Series, other: pd.Series) -> tuple[np.ndarray, np.ndarray
 
 def cell_number(text: str) -> float:
     """Return a cell as a number, a date in seconds, or NaN."""
-    if (found := readcell_number(text)) is not None:
+    if (found := read_number(text)) is not None:
         return found[0]
     return next(iter(read_dates(text).values()), np.nan)
 
