@@ -42,14 +42,12 @@ from twinset.table.columns import (
     as_texts,
     facts_of,
     label_cells,
-    label_codes,
-    parse_number,
     text_cells,
 )
-from twinset.table.labels import LabelRules
+from twinset.table.labels import LabelRules, spelled_labels
 from twinset.table.read import FORMATS, format_of, read_frame, write_frame, written_names
 from twinset.table.records import Records, records_from_frame, with_joined_text
-from twinset.table.schema import Attribute, Combination, Schema, plain, written_line
+from twinset.table.schema import Combination, Schema, plain, written_line
 from twinset.table.templates import Template
 from twinset.table.text_formats import OF_TEXT, OWN_DELIMITERS, Layout
 
@@ -380,34 +378,6 @@ def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
     return trained, held
 
 
-def _spelled(column: pd.Series, attribute: Attribute, source: str) -> list[str | None]:
-    """Return a column's labels as texts. One that means a label of the schema is spelled like it.
-
-    Two texts are the same label only if they are spelled alike. Numbers and booleans are compared
-    by value, because "1", 1 and 1.0 differ only by the file that they come from. A column of texts
-    that has "3.1" and "3.10" tells them apart, so only the former is the number 3.1.
-    """
-
-    def meaning(text: str) -> Any:
-        number = parse_number(text)
-        return text.lower() if number is None else number
-
-    codes = label_codes(column, f"{source}: column {attribute.name!r}", as_written=True)
-    labels, found = list(map(plain, attribute.values)), list[str | None]()
-    same, texts = {meaning(label): label for label in labels}, list(map(plain, codes.values))
-    # all values of a column are of one kind
-    are_texts = facts_of(column).is_text or isinstance(next(iter(codes.values), ""), str)
-    are_labels_texts, spellings = isinstance(attribute.values[0], str), Counter(map(meaning, texts))
-    for text in texts:
-        is_own = are_labels_texts or text in labels or spellings[meaning(text)] > 1
-        if not (are_texts and is_own):
-            # a number can't say which of the texts 3.1 and 3.10 it is
-            text = same.get(meaning(text), text) if len(same) == len(labels) else ""
-        found.append(text)
-    found.append(None)  # a gap has the number -1
-    return [found[number] for number in codes.numbers]
-
-
 def read_labels(frame: pd.DataFrame, schema: Schema, source: str = "the twin") -> pd.DataFrame:
     """Return a twin's rows with their labels as in the schema.
 
@@ -418,7 +388,7 @@ def read_labels(frame: pd.DataFrame, schema: Schema, source: str = "the twin") -
         if attribute.name in frame.columns:
             known: dict[Any, Any] = {plain(value): value for value in attribute.values}
             column = frame[attribute.name]
-            pairs = zip(_spelled(column, attribute, source), column.tolist(), strict=True)
+            pairs = zip(spelled_labels(column, attribute, source), column.tolist(), strict=True)
             found[attribute.name] = pd.Series([known.get(*p) for p in pairs], frame.index, object)
     frame = frame.assign(**found)
     frame.attrs = {}  # its source states nothing any more: nothing is guessed again
@@ -434,7 +404,7 @@ def public_records(
     check_table(frame, source)
     choose_columns(frame, schema.text, names, source, [])
     text_cells(frame[schema.text], f"{source}: column {schema.text!r}")
-    found = {a.name: _spelled(frame[a.name], a, source) for a in schema.attributes}
+    found = {a.name: spelled_labels(frame[a.name], a, source) for a in schema.attributes}
     spelt = frame.assign(**found)
     spelt.attrs = {}  # labels are texts now, whatever the source states
     try:

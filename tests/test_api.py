@@ -249,6 +249,9 @@ def test_rows_that_the_model_did_not_write_get_no_card(model, tmp_path):
     for table, others in ((PRIVATE, 60), (mixed, 1), (changed, 6), (more, 1)):
         with pytest.raises(InputError, match=f"{others} of {len(table)} rows were not returned"):
             model.share(table, tmp_path / "none")
+    with pytest.raises(InputError, match="format=xlsx"):
+        model.share(both, tmp_path / "none", "xlsx")
+    assert not (tmp_path / "none").exists()
     assert not (tmp_path / "none").exists()
 
 

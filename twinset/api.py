@@ -363,6 +363,7 @@ class Twinset:
             InputError: some rows did not come from `sample` of this object, so nothing is
                 guaranteed for them, or the folder cannot be used.
         """
+        from twinset.run.request import OutputPaths
         from twinset.sampling.twin_model import twin_frame
         from twinset.table.columns import as_texts
 
@@ -383,6 +384,7 @@ class Twinset:
         columns = None if model.columns is None else model.columns.rebuild(twin)
         twin = twin_frame(schema, twin[schema.text].astype(str).tolist(), labels, columns)
         twin = twin.sample(frac=1, random_state=0).reset_index(drop=True)
+        OutputPaths(format=format)  # an unknown one is refused before there is a folder
         if place.is_file() or (place.is_dir() and any(place.iterdir())):
             raise InputError(f"{place}: is not empty. Name another folder.")
         place.mkdir(parents=True, exist_ok=True)

@@ -249,6 +249,13 @@ def test_braces_of_others_in_a_message_stay_as_they_are(text):
     assert with_flags(f"the file says `x={text}`") == f"the file says `x={text}`"
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_file_of_labels_has_one_a_line(tmp_path, end):
+    (tmp_path / "v.txt").write_bytes(f"\ufeffa b{end}{end}c,d{end}".encode())
+    found = read_columns([f"city=@{tmp_path}/v.txt"], "labels")
+    assert found == {"city": ["a b", "c,d"]}
+
+
 def test_malformed_labels_and_bins_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for given_labels in ("city", "=a,b", "city=", "city=@", "city=a\rb"):

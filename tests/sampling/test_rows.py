@@ -288,3 +288,30 @@ def test_labels_with_commas_are_quoted_and_ambiguous_ones_refused(tmp_path):
     fractions = Schema("text", "str", (Attribute("score", "float64", (0.5, 1.5)),), ("score",))
     (path := tmp_path / "plan.csv").write_text("score,rows\n0.5,3.0\n1.5,4\n")
     assert explicit(fractions, RowsRequest(plan_file=str(path))) == {(0.5,): 3, (1.5,): 4}
+
+
+GAP = "row 3: has no label"
+PLANNED = {
+    "a gap": (["None", "Some"], "label,rows\nSome,10\n,500\n", GAP),
+    "a gap among numbers": ([1, 2], "label,rows\n2,10\n,500\n", GAP),
+    "versions": (["3.1", "3.10"], "label,rows\n3.10,20\n3.1,10\n", {"3.1": 10, "3.10": 20}),
+    "one version": (["3.1", "3.10"], "label,rows\n3.1,10\n", {"3.1": 10, "3.10": 0}),
+    "a number for versions": (["3.1", "3.10"], [3.1, 3.1], "row 2: has no label, or a number"),
+    "another number": ([1, 2], "label,rows\n1,1\n007,2\n", "no label '007'"),
+    "numbers of a sheet": (["1", "2"], [1, 2], {"1": 5, "2": 5}),
+}
+
+
+@pytest.mark.parametrize(("values", "content", "found"), PLANNED.values(), ids=PLANNED)
+def test_labels_of_a_plan_file_are_those_of_the_schema(tmp_path, values, content, found):
+    schema = Schema("t", "str", (Attribute("label", "str", tuple(values)),), ("t", "label"))
+    path = tmp_path / ("plan.csv" if isinstance(content, str) else "plan.xlsx")
+    if isinstance(content, str):
+        path.write_text(content)
+    else:
+        pd.DataFrame({"label": content, "rows": 5}).to_excel(path, index=False)
+    request = RowsRequest(plan_file=str(path))
+    if isinstance(found, str):
+        assert found in refusal(explicit, schema, request)
+    else:
+        assert explicit(schema, request) == {(label,): rows for label, rows in found.items()}

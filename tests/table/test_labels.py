@@ -1,5 +1,7 @@
 """What becomes of label values that are declared, and of those that were found."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -167,6 +169,26 @@ def test_no_record_decides_the_label_of_another_where_values_are_declared(left_o
 )
 def test_what_cannot_be_declared(rules, said):
     assert said in refusal(LabelRules, **rules)
+
+
+COLLECTIONS = [
+    np.array(["a", "b"]),
+    pd.Index(["a", "b"]),
+    pd.Series(["a", "b"]),
+    pd.Series(["a", "b"], dtype="category").cat.categories,
+    {"a": 1, "b": 2}.keys(),
+    np.array([3.5, 1], "float32"),
+    list(np.array([True, False])),
+    range(1, 4),
+]
+
+
+@pytest.mark.parametrize("given", COLLECTIONS, ids=repr)
+def test_values_are_declared_in_the_forms_of_pandas_and_numpy(given):
+    rules = LabelRules({"a": given}, {"b": np.array([0, 2, 5])})
+    assert rules.declared == {"a": [v.item() if hasattr(v, "item") else v for v in given]}
+    assert {type(v) for v in rules.declared["a"]} <= {str, int, float, bool}
+    assert rules.bins == {"b": [0, 2, 5]} and json.loads(json.dumps(rules.to_dict()))
 
 
 # --- bins ----------------------------------------------------------------------------------------

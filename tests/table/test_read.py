@@ -1,9 +1,12 @@
 """Files of every format: read and written alike, or refused."""
 
+import csv
 import gc
 import json
 import os
 import resource
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -159,6 +162,24 @@ def test_saved_folders(tmp_path: Path) -> None:
     stream = data.to_iterable_dataset()
     assert read_frame(stream)["text"].tolist() == ["a", "b"]
     assert "no stated types. Give" in refusal(read_frame, stream.map(dict))
+    assert read_frame(data.with_format("numpy"))["text"].tolist() == ["a", "b"]
+    assert "has a transform. Apply" in refusal(read_frame, data.with_transform(dict))
+
+
+def test_threads_read_long_cells(tmp_path: Path) -> None:
+    """The most letters of a cell are set for the whole process."""
+    before = csv.field_size_limit()
+    for name, texts in (("long.csv", ["x" * 200_000] * 20), ("short.csv", ["x"] * 4000)):
+        pd.DataFrame({"text": texts, "label": 1}).to_csv(tmp_path / name, index=False)
+    places = [tmp_path / name for name in ("long.csv", "short.csv") * 4]
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            rows = list(map(len, threads.map(read_frame, places)))
+    finally:
+        sys.setswitchinterval(switch)
+    assert rows == [20, 4000] * 4 and csv.field_size_limit() == before
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -174,7 +175,7 @@ def read_columns(given: Sequence[str], option: str) -> dict[str, list[Any]]:
                 raise InputError(
                     f"`labels`: {values[1:]} cannot be read. Name a UTF-8 file."
                 ) from None
-            lines = content.replace("\r\n", "\n").split("\n")  # no other character ends a value
+            lines = re.split(r"\r\n|\r|\n", content)  # no other character ends a value
             found[name] = [line for line in lines if line.strip()]
             continue
         try:

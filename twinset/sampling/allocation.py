@@ -10,7 +10,8 @@ from twinset.bounds import check_number
 from twinset.config import ROWS
 from twinset.errors import InputError
 from twinset.privacy.mechanism.counts import proportional_rows
-from twinset.table.columns import facts_of, label_cells
+from twinset.table.columns import facts_of
+from twinset.table.labels import spelled_labels
 from twinset.table.read import read_frame
 from twinset.table.schema import Combination, Schema, plain, read_line, written_line
 
@@ -66,12 +67,14 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
         for name in columns:
             if name not in frame.columns:
                 raise InputError(f"{path}: has no column {name!r}. Add it.")
-        # labels as a table's are read
-        labels = [label_cells(frame[n], f"{path}: column {n!r}") for n in columns[:-1]]
+        labels = [spelled_labels(frame[a.name], a, path) for a in schema.attributes]
         cells = [*labels, frame[ROWS_COLUMN].tolist()]
         rows = facts_of(frame).rows
         for index, (*values, number) in enumerate(zip(*cells, strict=True)):
-            key, row = tuple(map(plain, values)), rows.name(index)
+            key, row = tuple(value or "" for value in values), rows.name(index)
+            if "" in key:  # a number can't say which of several texts it is
+                fault = "has no label, or a number that may be several. Write it as text"
+                raise InputError(f"{path}, {row}: {fault}.")
             if key not in known:
                 raise InputError(f"{path}, {row}: no label {','.join(key)!r} in the schema")
             asked.append((known[key], number, f"{row} of {path}"))

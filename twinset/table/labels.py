@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,13 +28,15 @@ from twinset.table.columns import (
     TableFacts,
     codes_of,
     facts_of,
+    label_codes,
     label_value,
     no_dtype_holds,
     parse_number,
+    plain_cell,
     read_text,
     widened,
 )
-from twinset.table.schema import CONTROL, ORDERED, LabelValue, Schema, plain
+from twinset.table.schema import CONTROL, ORDERED, Attribute, LabelValue, Schema, plain
 from twinset.table.templates import PromptFile, fitting_words
 
 # Who says which values there are: the owner, a prompt's words, noisy counts, or the table.
@@ -72,6 +75,12 @@ class LabelRules:
             lists = given.values() if isinstance(given, Mapping) else (None,)
             if not all(isinstance(each, Collection) for each in lists):
                 raise InputError(f"`{option}`: must be a list of values for each column name")
+            # of an array, an index or a list of numpy's numbers too
+            plain_values = {
+                n: each if isinstance(each, str) else [plain_cell(v) for v in each]
+                for n, each in given.items()
+            }
+            object.__setattr__(self, "declared" if option == "labels" else option, plain_values)
         for name, values in self.declared.items():
             are_plain = not isinstance(values, str) and all(
                 isinstance(v, str) or (isinstance(v, int | float) and abs(v) <= largest)
@@ -378,6 +387,34 @@ def _match_declared(
             known = spelt.get(nearest(value, list(spelt)) or "")
         places.append(place.get(known, -1))
     return values, places
+
+
+def spelled_labels(column: pd.Series, attribute: Attribute, source: str) -> list[str | None]:
+    """Return a column's labels as texts. One that means a label of the schema is spelled like it.
+
+    Two texts are the same label only if they are spelled alike. Numbers and booleans are compared
+    by value, because "1", 1 and 1.0 differ only by the file that they come from. A column of texts
+    that has "3.1" and "3.10" tells them apart, so only the former is the number 3.1.
+    """
+
+    def meaning(text: str) -> Any:
+        number = parse_number(text)
+        return text.lower() if number is None else number
+
+    codes = label_codes(column, f"{source}: column {attribute.name!r}", as_written=True)
+    labels, found = list(map(plain, attribute.values)), list[str | None]()
+    same, texts = {meaning(label): label for label in labels}, list(map(plain, codes.values))
+    # all values of a column are of one kind
+    are_texts = facts_of(column).is_text or isinstance(next(iter(codes.values), ""), str)
+    are_labels_texts, spellings = isinstance(attribute.values[0], str), Counter(map(meaning, texts))
+    for text in texts:
+        is_own = are_labels_texts or text in labels or spellings[meaning(text)] > 1
+        if not (are_texts and is_own):
+            # a number can't say which of the texts 3.1 and 3.10 it is
+            text = same.get(meaning(text), text) if len(same) == len(labels) else ""
+        found.append(text)
+    found.append(None)  # a gap has the number -1
+    return [found[number] for number in codes.numbers]
 
 
 def in_order(values: Sequence[LabelValue], column: pd.Series) -> list[LabelValue]:

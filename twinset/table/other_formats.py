@@ -448,6 +448,8 @@ def read_dataset(data: Any, source: str) -> Reader:
         with one_line(damaged):
             table = pa.table(data)
             tables, schema = iter([table]), _without_index(table.schema)
+    elif "custom" in (getattr(data, "format", None) or {}).values():  # it may hide what is stored
+        raise InputError(f"{source}: has a transform. Apply it to the rows with `map` first.")
     elif data.features is None:  # of a stream that was mapped or comes from a function
         remedy = "Give `features=` to what made it, or give `list(data)`"
         raise InputError(f"{source}: its columns have no stated types. {remedy}")

@@ -12,11 +12,12 @@ import io
 import json
 import re
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ _WIDE_UNITS = ("utf-16", "utf-32", "utf_16", "utf_32")
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"PK\3\4", b"PAR1", b"ARROW1")
 _CONTROLS = bytes({*range(32)} - {*b"\t\n\f\r"})  # a tenth of no text
 _SURE = 0.2  # likeness of the letters to a language's, from 0 to 1
+_LIMIT = Lock()
 _TEXT = pa.large_string()
 _DAMAGED = re.compile("[\udc80-\udcff]")  # bytes that are escaped
 _HINT = re.compile("sep=(.)[\r\n]")  # Excel's own first line of a CSV
@@ -135,17 +137,16 @@ def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, 
     if own is not None:
         with io.TextIOWrapper(open_bytes(path), encoding, "replace", "") as text:
             start = text.read(_BLOCK).replace("\0", "")
-        limit, hint = csv.field_size_limit(MOST_CELL), _HINT.match(start)
+        hint = _HINT.match(start)
         shares = {own: -1.0}  # of rows that are as wide as the header. Of equals the first is taken
         for one in own + _DELIMITERS:
-            with suppress(csv.Error):
+            with suppress(csv.Error), _long_cells():
                 reader = csv.reader(io.StringIO(start, newline=""), delimiter=one)
                 widths = [len(row) for row in islice(reader, _ROWS) if row]
                 if len(start) >= _BLOCK and 1 < len(widths) < _ROWS:  # the last row is cut off
                     widths.pop()
                 is_table = bool(widths) and widths[0] > 1
                 shares[one] = widths.count(widths[0]) / len(widths) if is_table else 0.0
-        csv.field_size_limit(limit)
         best = layout.delimiter or (hint[1] if hint else max(shares, key=lambda one: shares[one]))
         found = replace(found, delimiter=best, skipped=1 if hint else 0)
         found = replace(found, newline="\r") if _MAC.match(start) else found
@@ -237,6 +238,17 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
     return given, fewer + more
 
 
+@contextmanager
+def _long_cells() -> Iterator[None]:
+    """Let cells be long. The limit is the process's, so one thread at a time changes it."""
+    with _LIMIT:
+        limit = csv.field_size_limit(MOST_CELL)
+        try:
+            yield
+        finally:
+            csv.field_size_limit(limit)
+
+
 # -- CSV and JSON ----------------------------------------------------------------------------------
 
 
@@ -304,17 +316,15 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
     known: list[set[str]] = []  # by column, its first distinct cells
     doubtful: list[tuple[str, list[dict[int, str]]]] = []  # rows whose lines may be rows
     while True:
-        limit = csv.field_size_limit(MOST_CELL)  # of the process: put back before others may read
         try:
-            cells = next(reader, None)
+            with _long_cells():
+                cells = next(reader, None)
         except csv.Error as error:
             fault = f"{rows.next} has a quote without its counterpart"
             if "new-line" in str(error):
                 fault = f"{rows.next} has a line break that is not the file's own"
             fault = _TOO_LONG if "field larger" in str(error) else f"{fault}. {_QUOTED}"
             raise InputError(f"{path}: {fault}") from None
-        finally:
-            csv.field_size_limit(limit)
         if some and (cells is None or len(some) == columns.ROWS_AT_ONCE):
             by_column = list(zip(*some, strict=True))
             for seen, own in zip(known, by_column, strict=True):
