@@ -252,7 +252,6 @@ def test_rows_that_the_model_did_not_write_get_no_card(model, tmp_path):
     with pytest.raises(InputError, match="format=xlsx"):
         model.share(both, tmp_path / "none", "xlsx")
     assert not (tmp_path / "none").exists()
-    assert not (tmp_path / "none").exists()
 
 
 def test_what_else_a_table_holds_is_not_handed_over(model, tmp_path):
