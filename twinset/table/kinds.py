@@ -298,15 +298,17 @@ class Column:
         """What the column holds, in words for the twin's card.
 
         >>> Column("age", NUMBER, edges=(18.0, 19.0, 20.0)).about
-        'number, 18 to 20'
+        'number, 18 to 19'
         """
         if self.kind == CATEGORY:
             return f"category of {len(self.values)} values. All others are {OTHER!r}"
         if self.kind == NUMBER:
-            low, high = (round(end, self.decimals) for end in (self.edges[0], self.edges[-1]))
-            return f"number, {low:g} to {high:g}"
+            step = 10.0**-self.decimals
+            low, high = (round(e, self.decimals) for e in (self.edges[0], self.edges[-1] - step))
+            return f"number, {low:.15g} to {high:.15g}"
         if self.kind == DATE:
-            ends = (_EPOCH + datetime.timedelta(seconds=self.edges[i]) for i in (0, -1))
+            seconds = self.edges[0], self.edges[-1] - 1  # the end itself is beyond
+            ends = (_EPOCH + datetime.timedelta(seconds=each) for each in seconds)
             return "date, {:%Y-%m-%d} to {:%Y-%m-%d}".format(*ends)
         return {IDENTIFIER: "identifier, with new numbers", GAPS: "empty"}.get(self.kind, self.kind)
 
