@@ -463,7 +463,8 @@ def describe_column(
         return Column(name, kind, dtype, edges=tuple(edges), form=form)
     stated = str(column.dtype)
     if kind == TRUTH:
-        return Column(name, kind, stated if facts_of(column).states_types else "")
+        # of others a single gap may have made the type
+        return Column(name, kind, stated if stated in ("boolean", "bool[pyarrow]") else "")
     return Column(name, kind)
 
 

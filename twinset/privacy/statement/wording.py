@@ -98,7 +98,7 @@ EXCLUDES_FLAGGED = (
 # Beginnings of sentences that get their own paragraph when a guarantee is shown to people.
 _PARAGRAPHS = re.compile(
     r"(?<=\.) (?=A person with|Somebody who|Epsilon is smaller|The privacy weight of|For |"
-    r"No guarantee for|Flagged spans are|The label values|Taken as public|Not covered|Mind:|Treat )"
+    r"No guarantee for|Flagged spans are|The values of|Taken as public|Not covered|Mind:|Treat )"
 )
 
 LARGEST_DELTA_SHARE = 0.01  # of 1/N: from there on a caveat names δ
@@ -205,7 +205,7 @@ def what_holds(
             several = "s" if event.attributes > 1 else ""
             whose = "records" if event.most == 1 else f"records, {event.most} of each owner at most"
             claim += (
-                f"The label values of {event.attributes} column{several} were not declared. Those "
+                f"The values of {event.attributes} column{several} were not declared. Those "
                 f"are released that {event.threshold} {whose} or more have, by noisy counts. "
             )
     claim += (
