@@ -207,6 +207,9 @@ def test_a_saved_model_replaces_another_and_nothing_else(model, tmp_path):
         with pytest.raises(InputError, match="is not empty"):
             model.share(twin, place)
     assert snapshot(tmp_path) == before
+    (tmp_path / "model" / "mine.csv").unlink()
+    model.share(twin, tmp_path / "share")
+    assert verify(tmp_path).checked[-1].startswith("model: the files whose hashes")
 
 
 def test_a_twin_goes_to_the_hub_with_its_card_or_not_at_all(model, monkeypatch):

@@ -30,11 +30,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (23_962, 20_500),
+    "twinset": (23_994, 20_500),
     "twinset/commandline": (1_110, 900),
     "twinset/run": (3_080, 2_200),
-    "twinset/table": (4_252, 2_600),
-    "twinset/sampling": (2_535, 2_200),
+    "twinset/table": (4_255, 2_600),
+    "twinset/sampling": (2_545, 2_200),
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
     "twinset/release": (1_000, 1_000),
@@ -46,7 +46,7 @@ LINES = {
     "evaluation": (7_705, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (18_988, 16_000),
+    "tests": (19_031, 16_000),
 }
 MOST_FILES = 258  # goal 250. The other columns took seven.
 LONGEST_FILE = 610  # goal 600

@@ -353,6 +353,8 @@ class Twinset:
                 model = Twinset.load("model")
                 model.share(model.sample(1000), "shared")
 
+            `save` a model first that you hand over with it. Then `privacy.json` states its hash.
+
         Args:
             twin: rows that `sample` returned, from one call or several. You may keep some of them
                 only, if you choose them without looking at private rows.

@@ -48,6 +48,7 @@ DIFFERS = {
     "model/twinset.json /label_counts/#/#": "whole numbers with noise",
     "model/checksums.json /model.safetensors": "a hash of these weights",
     "model/checksums.json /twinset.json": "a hash of these counts",
+    "share/privacy.json /files/model/sha256": "a hash of the model's hashes",
     "share/privacy.json /files/twin/sha256": "a hash of these rows",
     "share/privacy.json /files/card/sha256": "a hash of the card",
     "share/privacy.json /files/page/sha256": "a hash of a page that counts and shows these rows",

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 from tests.helpers.commands import GOOD, arguments, call, snapshot
 from twinset.files.atomic import sha256_file, write_checksums
 from twinset.models.base_model import WEIGHTS, ModelFiles
+from twinset.release.share import statement_text
 from twinset.release.verify import verify
 
 RUN = tuple("t.csv --run r --steps 1 --epsilon 20 --teacher-share 0 --marginal-share 0".split())
@@ -76,13 +77,52 @@ def test_a_base_model_that_was_exchanged_is_not_the_ledgers(printed, monkeypatch
 
 
 def test_a_model_of_another_ledger_is_not_the_runs(printed):
-    assert "model: whole" in call("verify", "r").out
+    assert "ok: model: the files whose hashes" in call("verify", "r").out
     ledger = Path("r/model/ledger.json")
     ledger.write_text(ledger.read_text().replace("weights have", "weights had"))
     refused = call("verify", "r")
     assert refused.code == 1 and "model: is damaged: model/ledger.json" in refused.err
     write_checksums(Path("r/model"))
+    state(sha256_file(Path("r/model/checksums.json")))
     assert "is not the ledger of privacy.json" in call("verify", "r").err
+
+
+def state(digest: str | None) -> None:
+    """Have `privacy.json` state another model, or none."""
+    path = Path("r/share/privacy.json")
+    data = json.loads(path.read_text("utf-8"))
+    data["files"]["model"]["sha256"] = digest
+    if digest is None:
+        del data["files"]["model"]
+    path.write_text(statement_text(data), "utf-8")
+
+
+def exchange(name: str) -> None:
+    """Change or remove a file of the model, and mend its checksums."""
+    path = Path("r/model", name)
+    path.unlink() if name == "ledger.json" else path.write_bytes(path.read_bytes() + b" ")
+    write_checksums(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda: exchange(WEIGHTS), "checksums.json: was altered"),
+        (lambda: exchange("twinset.json"), "checksums.json: was altered"),
+        (lambda: exchange("ledger.json"), "checksums.json: was altered"),
+        (lambda: Path("r/model/token_tilt.safetensors").touch(), "holds files that its checksums"),
+        (lambda: state(None), "privacy.json states no model"),
+    ],
+    ids=["weights", "description", "ledger", "one more", "not stated"],
+)
+def test_an_exchanged_model_is_noticed(printed, change, said):
+    Path("r/model/.DS_Store").touch()
+    assert call("verify", "r").code == 0
+    change()
+    refused = call("verify", "r")
+    assert refused.code == 1 and said in refused.err and refused.err.count("\n") == 1
+    shutil.rmtree("r/model")
+    assert call("verify", "r").code == 0
 
 
 @pytest.mark.parametrize("listed", ["../secret", "/secret", "link", "list", "number"])

@@ -53,6 +53,7 @@ def write_share(
     description: TwinDescription,
     format: str = "parquet",
     guard_formulas: bool = True,
+    model: str | None = None,
 ) -> SharePaths:
     """Write the twin, its card, its page and its `privacy.json` into an existing folder.
 
@@ -63,6 +64,7 @@ def write_share(
         description: how it was made, for the card.
         format: an ending of `FORMATS` without its dot, such as "parquet", "csv" or "jsonl.gz".
         guard_formulas: see `write_frame`.
+        model: SHA-256 of the checksums of the saved model that wrote it, if there is one.
 
     Raises:
         InputError: the format is unknown, or the file system refuses.
@@ -105,6 +107,7 @@ def write_share(
             },
             "card": {"sha256": sha256_file(paths.card)},
             "page": {"sha256": sha256_file(paths.page)},
+            **({"model": {"sha256": model}} if model else {}),
         },
     }
     write_text(paths.privacy, statement_text(statement))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from twinset.errors import InputError, VerificationError
-from twinset.files.atomic import fault, sha256_file
+from twinset.files.atomic import CHECKSUMS, fault, listed, sha256_file
 from twinset.files.limits import read_text
 from twinset.privacy.accounting.accountant import NotCovered, prv_epsilon
 from twinset.privacy.accounting.events import MaskedAccess
@@ -116,13 +116,21 @@ def verify(path: str | Path) -> VerificationReport:
         same = list(frame.columns) == twin["columns"]
         _expect(same, twin_file, "has other columns than stated")
 
-        # 4. A model next to it must be whole, with the same ledger and the same base model.
+        # 4. A model next to it must be the one that was saved, whole, with the same ledger.
         home = privacy.resolve().parent
         model = home.parent / "model"
-        has_model = home.name == "share" and (model / LEDGER).is_file()
+        is_stated = "model" in files and model.is_dir()
+        has_model = home.name == "share" and (is_stated or (model / LEDGER).is_file())
         if has_model:
             damage = fault(model)
             _expect(damage is None, model, f"is damaged: {damage}")
+            names = {each.name for each in model.iterdir() if each.name[0] != "."}
+            unlisted = names - listed(model).keys()  # they might be loaded all the same
+            _expect(not unlisted, model, "holds files that its checksums do not list")
+            stated = files.get("model", {}).get("sha256")
+            said = f"{PRIVACY} states no model. Save a model before you share its twin."
+            _expect(stated is not None, model, said)
+            _check_digest(model / CHECKSUMS, stated)
             try:
                 is_same = json.loads(_read(model / LEDGER)) == ledger
             except (ValueError, RecursionError):
@@ -139,7 +147,7 @@ def verify(path: str | Path) -> VerificationReport:
         f"{privacy.name}: its {len(ledger['events'])} events come to {spent}, as stated{second}",
         f"{card.name}: unaltered, with the numbers and lines that the ledger calls for",
         f"{twin_file.name}: unaltered, {twin['rows']} rows, {len(twin['columns'])} columns",
-        *(["model: whole, and made from the base model that the ledger states"] * has_model),
+        *([f"model: the files whose hashes {PRIVACY} states, with its ledger"] * has_model),
     )
     return VerificationReport(replace(claim, epsilon=larger), twin["rows"], witness, checked)
 
@@ -204,9 +212,12 @@ def _read_statement(path: Path) -> dict[str, Any]:
         (steps, MOST_STEPS, "steps"),
     ):
         _expect(number <= most, path, f"has more than {most:,} {what}, too many to compose")
-    _expect_fields(data["files"], {"twin", "card", "page"}, path, "'files'")
-    of_twin = {"format", "sha256", "rows", "columns"}
-    for role, names in {"card": {"sha256"}, "page": {"sha256"}, "twin": of_twin}.items():
+    roles = dict.fromkeys(("card", "page", "model"), {"sha256"})
+    roles["twin"] = {"format", "sha256", "rows", "columns"}
+    if isinstance(data["files"], dict) and "model" not in data["files"]:
+        del roles["model"]  # it was not saved
+    _expect_fields(data["files"], set(roles), path, "'files'")
+    for role, names in roles.items():
         _expect_fields(data["files"][role], names, path, f"'{role}'")
     twin = data["files"]["twin"]
     _expect(f".{twin['format']}" in FORMATS, path, "names an unknown format of the twin")

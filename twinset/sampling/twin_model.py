@@ -22,7 +22,15 @@ import torch
 
 from twinset.config import SamplingConfig
 from twinset.errors import DAMAGED, InputError
-from twinset.files.atomic import fault, open_as_folder, write_checksums, write_json, write_text
+from twinset.files.atomic import (
+    CHECKSUMS,
+    fault,
+    open_as_folder,
+    sha256_file,
+    write_checksums,
+    write_json,
+    write_text,
+)
 from twinset.files.limits import read_text
 from twinset.files.turns import in_turn
 from twinset.models.assets import quiet
@@ -74,6 +82,8 @@ class TwinModel:
     words: NaiveBayes | None = None  # the labels that tokens suggest, in addition to the teacher
     base_name: str = ""  # may be unknown
     columns: ColumnModel | None = None  # the other columns (None: there are none)
+    # SHA-256 of the checksums of the folder that it was saved to or loaded from
+    saved_as: str | None = field(default=None, repr=False, compare=False)
     # Rows that it wrote without the tilt, in token ids. They are not saved.
     reference: dict[Combination, list[list[int]]] = field(
         default_factory=dict, repr=False, compare=False
@@ -175,7 +185,8 @@ class TwinModel:
             redrawn=redrawn or {},
             columns=self.columns.columns if self.columns else (),
         )
-        return write_share(folder, twin, self.ledger, description, format, guard_formulas).twin
+        write = partial(write_share, folder, twin, self.ledger, description)
+        return write(format, guard_formulas, self.saved_as).twin
 
     def sampler(
         self, sampling: SamplingConfig, stream: int, has_lengths: bool | None = None
@@ -321,6 +332,7 @@ class TwinModel:
         write_text(folder / CARD, render_model_card(self.base_name, self.base_origin, self.ledger))
         open_as_folder(folder)
         write_checksums(folder)
+        self.saved_as = sha256_file(folder / CHECKSUMS)
 
     @classmethod
     @in_turn
@@ -357,6 +369,7 @@ class TwinModel:
                 Ledger.load(folder / LEDGER),
                 data["base_origin"],
                 base_name=data.get("base_name", ""),
+                saved_as=sha256_file(folder / CHECKSUMS),
             )
             classes = [len(attribute.values) for attribute in model.schema.attributes]
             vocabulary = base.model.config.vocab_size
