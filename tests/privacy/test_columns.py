@@ -139,9 +139,9 @@ def weights_of_records(units, records):
     return weights
 
 
-def counted_twice(total, places, weights, most):
-    add_ones(total, places, weights, most)
-    add_ones(total, places, weights, most)
+def counted_twice(*given):
+    add_ones(*given)
+    add_ones(*given)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from twinset.errors import InputError
@@ -10,6 +11,7 @@ from twinset.run.columns import ColumnRelease, PrivateColumns
 from twinset.table.columns import table_of
 from twinset.table.kinds import Cells, ColumnRules, read_dates, read_number, survey_codes
 from twinset.table.read import read_frame, write_frame
+from twinset.table.records import records_from_frame
 
 N = 600
 rng = np.random.default_rng(0)
@@ -113,14 +115,75 @@ def test_types_that_a_source_states_come_back():
     )
     _, model = release(frame)
     twin = model.draw(LABELS, 0)
+    # int16 may be one cell's doing
     assert [str(t) for t in twin.dtypes[["small", "truth", "group", "gaps"]]] == [
-        "int64" if frame["small"].dtype == "int64" else "int16",
+        "int64",
         "bool",
         "category",
         "Int64",
     ]
     assert twin["when"].dtype == frame["when"].dtype
     assert twin["gaps"].isna().mean() == pytest.approx(1 / 3, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("cells", "odd"),
+    [
+        (pd.array([1] * N, "Int64"), 2.5),
+        (pd.array([1] * N, "int64[pyarrow]"), 2.5),
+        (np.ones(N, np.int64), 2**63 + 5),
+        (np.ones(N, np.int64), None),
+    ],
+)
+def test_one_cell_decides_no_type_of_a_table_in_memory(cells, odd):
+    plain = pd.Series(cells)
+    family = "pyarrow" if "pyarrow" in str(plain.dtype) else "numpy_nullable"
+    other = pd.Series([odd, *plain.tolist()[1:]])
+    if plain.dtype != np.int64:
+        other = other.convert_dtypes(dtype_backend=family)
+    twins = [
+        release(pd.DataFrame({"a": each}), sigma=0.05)[1].draw(LABELS, 0) for each in (plain, other)
+    ]
+    assert twins[0]["a"].dtype == twins[1]["a"].dtype
+
+
+ZONED = pd.Series(DAYS).dt.tz_localize("Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    ("cells", "dtype"),
+    [
+        (ZONED, str(ZONED.dtype)),
+        (pd.Series(range(N), dtype="int16", name="user_id"), "int64"),
+        (pd.Series(["a", "other"] * (N // 2), dtype="category"), "category"),
+        (pd.Series([[1]] * N, dtype=pd.ArrowDtype(pa.list_(pa.int64()))), "object"),
+    ],
+    ids=["a time zone", "a narrow identifier", "a value called other", "lists of Arrow"],
+)
+def test_odd_types_are_drawn_and_rebuilt(cells, dtype):
+    name = str(cells.name or "a")
+    _, model = release(pd.DataFrame({name: cells}))
+    twin = model.draw(np.repeat(LABELS, 60), 0)
+    assert str(twin[name].dtype) == dtype
+    assert model.rebuild(twin)[name].dtype == twin[name].dtype
+
+
+def test_in_jsonl_the_order_of_keys_decides_nothing():
+    rows = [{"text": f"good film {i}", "label": "ab"[i % 2], "age": i, "ok": 1} for i in range(40)]
+    orders = []
+    for first in (rows[0], dict(reversed(rows[0].items()))):
+        frame = table_of([first, *rows[1:]])
+        keep = ColumnRules.of(["ok", "age"])
+        records, _ = records_from_frame(frame, "text", ["label"], keep=keep)
+        orders.append((records.schema.columns, list(records.other_columns())))
+    assert orders[0] == orders[1]
+
+
+def test_too_many_columns_are_refused():
+    frame = pd.DataFrame({"text": [f"good film {i}" for i in range(40)], "label": ["a", "b"] * 20})
+    frame = frame.assign(**{f"c{i}": 1 for i in range(300)})
+    with pytest.raises(InputError, match="Name some with `columns`"):
+        records_from_frame(frame, "text", ["label"], keep=ColumnRules())
 
 
 def test_columns_that_depend_on_one_another_stay_together():

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from twinset.privacy.mechanism.counts import on_simplex
-from twinset.table.kinds import GAPS, IDENTIFIER, OTHER, Column
+from twinset.table.kinds import GAPS, IDENTIFIER, OTHER, Column, series_of
 
 FILE, TABLES = "columns.json", "columns.npz"
 GROUP = 16  # cells of a grid that are counted together, and groups of groups
@@ -83,7 +83,7 @@ class ColumnModel:
             if column.kind == IDENTIFIER:  # new ones
                 made = range(1, len(labels) + 1)
                 own = made if column.edges and column.dtype != "str" else map(str, made)
-                cells[number] = pd.Series(list(own), dtype=column.dtype or None)
+                cells[number] = series_of(column.name, np.array(list(own), object), column.dtype)
             elif column.kind == GAPS:
                 cells[number] = pd.Series([None] * len(labels), dtype=object)
         return pd.DataFrame({c.name: cells[i] for i, c in enumerate(self.columns)})
@@ -94,7 +94,7 @@ class ColumnModel:
         for column in self.columns:
             own = twin[column.name]
             if isinstance(own.dtype, pd.CategoricalDtype):
-                known = [*column.values, OTHER]
+                known = list(dict.fromkeys([*column.values, OTHER]))
                 own = own.cat.set_categories([v for v in known if (own == v).any() or v != OTHER])
             columns[column.name] = pd.Series(own.tolist(), dtype=own.dtype)
         return pd.DataFrame(columns)

@@ -154,7 +154,10 @@ class Cells:
         if column.dtype == object:
             found = [plain(plain_cell(c)) if is_plain_cell(c) else None for c in column.tolist()]
             column = pd.Series(found, dtype=object)
-        own, distinct = pd.factorize(widened(column))
+        try:
+            own, distinct = pd.factorize(widened(column))
+        except (TypeError, NotImplementedError):  # Arrow's lists
+            return cls(np.full(len(column), -1), [])
         written = [plain(plain_cell(cell)).strip() for cell in distinct.tolist()]
         known: dict[str, int] = {}
         places = [
@@ -282,6 +285,7 @@ class Column:
         A cell that is none of the column's kind is a gap. A number beyond the grid's ends is -1.
         """
         gap, table = self.size - 1, np.full(len(cells.texts) + 1, self.size - 1, np.int64)
+        edges = self._edges
         known = {plain(value): place for place, value in enumerate(self.values)}
         for place, text in enumerate(cells.texts):
             if self.kind == CATEGORY:
@@ -289,7 +293,7 @@ class Column:
             elif self.kind == TRUTH:
                 table[place] = {"False": 0, "True": 1}.get(text, gap)
             elif (value := self.read_value(text)) is not None:
-                found = int(np.searchsorted(self._edges, value, side="right")) - 1
+                found = int(np.searchsorted(edges, value, side="right")) - 1
                 table[place] = found if found < gap else -1
         return table[cells.places]
 
@@ -334,9 +338,9 @@ class Column:
             if self.dtype == "category":
                 kept = pd.CategoricalDtype([*dict.fromkeys([*self.values, *own])])
                 return pd.Series(pd.Categorical(found, dtype=kept), name=self.name)
-            return _series(self.name, found, self.dtype)
+            return series_of(self.name, found, self.dtype)
         if self.kind == TRUTH:
-            return _series(self.name, np.array([False, True, None], object)[numbers], self.dtype)
+            return series_of(self.name, np.array([False, True, None], object)[numbers], self.dtype)
         edges, places = self._edges, np.where(gaps, 0, numbers)
         step = DAY if self.kind == DATE and self.is_by_day else 10.0**-self.decimals
         if self.kind == DATE and not self.is_by_day:
@@ -352,19 +356,22 @@ class Column:
                 texts = [f"{v:.{self.decimals}f}".replace(".", ",") for v in drawn.tolist()]
                 found = np.array(texts, object)
                 found[gaps] = None
-                return _series(self.name, found, self.dtype)
+                return series_of(self.name, found, self.dtype)
             whole = self.decimals == 0
             found = drawn.astype(np.int64).astype(object) if whole else drawn.astype(object)
             found[gaps] = None
-            return _series(self.name, found, self.dtype)
+            return series_of(self.name, found, self.dtype)
         moments = [_EPOCH + datetime.timedelta(seconds=float(s)) for s in drawn.tolist()]
         if self.dtype.startswith(("datetime", "date", "timestamp")):
             stamps = pd.Series(moments, name=self.name, dtype="datetime64[us]").mask(gaps)
+            zone = re.fullmatch(r"datetime64\[\w+, (.+)\]", self.dtype)
+            if zone is not None:  # cells are read as the clock there shows them
+                stamps = stamps.dt.tz_localize(zone[1], ambiguous="NaT", nonexistent="NaT")
             return stamps.astype(self.dtype) if self.dtype.startswith("datetime") else stamps
         texts = [moment.strftime(self.form) for moment in moments]
         found = np.array(texts, object)
         found[gaps] = None
-        return _series(self.name, found, self.dtype)
+        return series_of(self.name, found, self.dtype)
 
     @property
     def is_by_day(self) -> bool:
@@ -372,7 +379,7 @@ class Column:
         return "%H" not in self.form
 
 
-def _series(name: str, cells: np.ndarray, dtype: str) -> pd.Series:
+def series_of(name: str, cells: np.ndarray, dtype: str) -> pd.Series:
     """Return cells in a dtype. If it cannot hold them, in one that can."""
     has_gap = any(cell is None for cell in cells.tolist())
     wanted = [dtype] if dtype else []
@@ -481,18 +488,23 @@ def with_values(column: Column, texts: Sequence[str], cells: pd.Series) -> Colum
 
 
 def choose_number_dtype(column: pd.Series, decimals: int, form: str) -> str:
-    """Return a stated type that holds such numbers, else none."""
+    """Return a stated type that holds such numbers, else none.
+
+    Of a table in memory only the family is taken, as pandas may have chosen the rest by one cell.
+    """
     facts, stated = facts_of(column), str(column.dtype)
     if form == ",":
         return "str"
     if not facts.states_types or stated in ("object", "category"):
         return ""
-    if facts.types is not None:
-        stated = facts.types.get(str(column.name), stated)
-    elif stated == "float64" and decimals == 0:  # pandas made floats of whole numbers and a gap
-        return ""
-    if stated in ("str", "string") or "string" in stated:
+    if "str" in stated:
         return stated
+    if facts.types is None:
+        if isinstance(column.dtype, pd.ArrowDtype):
+            return "double[pyarrow]" if decimals else "int64[pyarrow]"
+        is_nullable = isinstance(column.dtype, pd.api.extensions.ExtensionDtype)
+        return ("Float64" if decimals else "Int64") if is_nullable else ""
+    stated = facts.types.get(str(column.name), stated)
     return stated if re.match(r"(u?int|float|double|Int|UInt|Float)\d*", stated) else ""
 
 

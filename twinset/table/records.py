@@ -57,6 +57,7 @@ from twinset.table.templates import PLACEHOLDER, fill, placeholders
 
 FEW = 20  # one row in this many may lack something, and is left out
 LOST = "\ufffd"  # replaces a lost character
+MOST_OTHERS = 200  # columns: of more their pairs take too long
 JOINED = "text"  # the twin's name for joined columns
 _LOST = f"{LOST} for characters that were lost"
 _WRITABLE = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
@@ -387,7 +388,14 @@ def choose_others(
                 f"{source}: {name!r} is the text, a label or the owner. Leave it out of `columns`, "
                 "`kind` and `range`."
             )
-    return [n for n in frame.columns if n not in taken and (is_open or n in keep.names)]
+    if is_open and frame.shape[1] > MOST_OTHERS:
+        raise InputError(
+            f"{source}: has {frame.shape[1]} columns, and {MOST_OTHERS} can be kept at most. Name "
+            "some with `columns`."
+        )
+    # in JSONL single rows decide the order, too
+    ordered = list(frame.columns) if is_open or not facts_of(frame).is_named_by_rows else keep.names
+    return [n for n in ordered if n not in taken and (is_open or n in keep.names)]
 
 
 def number_owners(

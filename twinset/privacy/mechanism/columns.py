@@ -59,13 +59,13 @@ def release_histograms(
         ValueError: a record is in more histograms, or outside of one.
     """
     offsets = np.concatenate([[0], np.cumsum(sizes)])
-    places = np.stack([np.where(c < 0, -1, c + o) for c, o in zip(codes, offsets, strict=False)], 1)
     most = len(codes) if most is None else most
     inside = [(c < size).all() for c, size in zip(codes, sizes, strict=True)]
-    if not all(inside) or ((places >= 0).sum(1) > most).any():
+    held = sum((c >= 0).astype(np.int32) for c in codes)  # (N,)
+    if not all(inside) or np.max(held, initial=0) > most:
         raise ValueError("a record is in more histograms than planned, or outside of one")
     total = VectorSum(int(offsets[-1]))
-    total.add_ones(places, weights, most)
+    total.add_ones(codes, offsets, weights, most)
     noisy = total.release(noise_multiplier, randomness) * most**0.5
     return np.split(noisy, offsets[1:-1]), noise_multiplier * most**0.5
 

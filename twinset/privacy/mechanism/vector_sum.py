@@ -41,20 +41,27 @@ class VectorSum:
         exact = vectors[known] * scales[known, None]
         self._sum[places] += np.trunc(exact).astype(np.int64).sum(0)  # towards 0: not longer
 
-    def add_ones(self, places: np.ndarray, weights: np.ndarray, most: int) -> None:
+    def add_ones(
+        self,
+        places: Sequence[np.ndarray],
+        offsets: Sequence[int] | np.ndarray,
+        weights: np.ndarray,
+        most: int,
+    ) -> None:
         """Add vectors with a one at some places, all divided by √most. Each is at most one long.
 
         Args:
-            places: (k, H) of the ones, at most `most` in a row. -1: none.
+            places: H arrays (k,) of the ones of k vectors, counted from an offset. -1: none.
+            offsets: of each array.
             weights: (k,) whole numbers of `UNIT_STEPS`. Those of a unit sum to one or less.
-            most: the largest number of ones.
+            most: the largest number of ones of a vector.
         """
         each = np.trunc(weights * (_SLACK / most**0.5)).astype(np.int64)  # towards 0: not longer
-        for column in places.T:
+        for column, offset in zip(places, offsets, strict=False):
             has = column >= 0
             # in float64 whole numbers are exact up to 2^53: of 500 million units
-            found = np.bincount(column[has], each[has], minlength=len(self._sum))
-            self._sum += found.astype(np.int64)
+            found = np.bincount(column[has], each[has]).astype(np.int64)
+            self._sum[offset : offset + len(found)] += found
 
     def release(self, noise_multiplier: float, randomness: Randomness) -> np.ndarray:
         """Return the sum (n,) with noise N(0, σ²) on each number.
