@@ -11,7 +11,7 @@ over rows, quotes and line breaks that split records, notes and progress in Pyth
 tables, among them tables of Arrow in memory. A second one took UTF-16 of any script, and checks of
 the weights and the tokenizer of a base model.
 
-The other columns took 1,630 lines of `twinset`, 100 of `evaluation` and 545 of tests.
+The other columns took 1,650 lines of `twinset`, 100 of `evaluation` and 600 of tests.
 """
 
 import ast
@@ -30,10 +30,10 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (23_994, 20_500),
+    "twinset": (24_025, 20_500),
     "twinset/commandline": (1_110, 900),
     "twinset/run": (3_080, 2_200),
-    "twinset/table": (4_255, 2_600),
+    "twinset/table": (4_280, 2_600),
     "twinset/sampling": (2_545, 2_200),
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
@@ -46,7 +46,7 @@ LINES = {
     "evaluation": (7_705, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (19_031, 16_000),
+    "tests": (19_100, 16_000),
 }
 MOST_FILES = 258  # goal 250. The other columns took seven.
 LONGEST_FILE = 610  # goal 600
