@@ -137,8 +137,8 @@ EVALUATE = "evaluate run --train t.csv --test test.csv --classifier tfidf --quie
 AUDIT = "audit run --members t.csv --non-members test.csv --rows 12 --quiet"
 # columns, options, records, whose the values are, and what measures the twin
 WAYS = {
-    "merged": (COLUMNS, ("--merge-labels",), 80, "label values of 1 column", EVALUATE),
-    "selected": (COLUMNS, (), 80, "label values of 1 column", EVALUATE),
+    "merged": (COLUMNS, ("--merge-labels",), 80, "values of 1 column", EVALUATE),
+    "selected": (COLUMNS, (), 80, "values of 1 column", EVALUATE),
     "declared": (COLUMNS, (*DECLARED, "--drop-undeclared"), 79, "'sentiment', declared by", None),
     "bins": (STARS, ("--bins", "stars=0,2,5"), 80, "'stars', declared by the owner", AUDIT),
 }
