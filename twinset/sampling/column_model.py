@@ -1,9 +1,9 @@
 """The other columns of a twin: a graphical model of noisy tables, and rows drawn from it.
 
 The model is a tree. Each column hangs on one other column at most, and all of them on the labels.
-`mbi` (McKenna, Sheldon and Miklau 2019, 'Graphical-model based estimation and inference for
-differential privacy') fits it to the released tables. Fitting and drawing are post-processing: no
-record is read here.
+Released tables are raked until they agree (`rake`). The idea is that of McKenna, Sheldon and Miklau
+2019, 'Graphical-model based estimation and inference for differential privacy'. Fitting and drawing
+are post-processing: no record is read here.
 """
 
 from __future__ import annotations
