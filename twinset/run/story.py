@@ -25,7 +25,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from importlib.util import find_spec
 from itertools import islice
@@ -302,8 +302,8 @@ def train(run: Run) -> None:
             tokens = tokenise_texts(run, "masked", masked=True) if kind.reads_masked else run.tokens
             plan = full
             if not kind.adds_noise:
-                names = [f.name for f in fields(plan) if "noise" in f.name and f.type == "float"]
-                none: dict[str, Any] = dict.fromkeys(names, 0.0)
+                names = ("noise_multiplier", "label_count_noise", "marginal_noise", "teacher_noise")
+                none: dict[str, Any] = dict.fromkeys((*names, "column_noise"), 0.0)
                 plan = replace(full, target_epsilon=None, **none)
             state = run.resumed.state if run.resumed and phase == start else None
             left = plan.steps - (int(state["done"]) if state else 0)
