@@ -25,7 +25,6 @@ from twinset.sampling.column_model import (
     CLEAR,
     MOST_BINS,
     ColumnModel,
-    NoisyTable,
     choose_tree,
     cut_bins,
     fit_columns,
@@ -106,6 +105,7 @@ class ColumnRelease:
         self.cells = [Cells.of(column) for column in private.cells.values()]
         self.weights = unit_weights(private.units, len(private.labels))
         self.columns: list[Column] = []
+        self.codes: list[np.ndarray] = []  # (N,) of each column, the number of each cell's value
 
     def count(
         self,
@@ -165,13 +165,12 @@ class ColumnRelease:
         codes, sizes, starts = list[np.ndarray](), list[int](), list[int]()
         for column, cells in zip(self.columns, self.cells, strict=True):
             starts.append(len(codes))
+            self.codes.append(own := column.encode(cells))
             if column.kind == CATEGORY:
-                own = column.encode(cells)
                 inside = np.where(own < len(column.values), 0, 1)
                 codes.append(np.where(own == column.size - 1, -1, inside))
                 sizes.append(2)
             if column.kind in (NUMBER, DATE):
-                own = column.encode(cells)
                 grid = len(column.edges) - 1
                 for level, size in level_codes(np.where(own == grid, -1, own), grid):
                     codes.append(level)
@@ -231,8 +230,7 @@ class ColumnRelease:
         bins, sizes = self.find_bins(shares, kept)
         labels, combinations = self.private.labels, self.private.combinations
         codes = [
-            np.append(own, -1)[self.columns[place].encode(self.cells[place])]
-            for place, own in zip(kept, bins, strict=True)
+            np.append(own, -1)[self.codes[place]] for place, own in zip(kept, bins, strict=True)
         ]
 
         # each column alone, and with the labels
@@ -251,12 +249,10 @@ class ColumnRelease:
             last = 2 if self.columns[place].kind == CATEGORY else 1
             mask[-last:] = counts[-last:] > CLEAR * deviation
             is_there.append(mask if mask.any() else ~mask)
-        tables = [NoisyTable((-1,), np.asarray(label_counts, float), 1.0)]
-        predicted = []  # (C, K) of each column, 0 or more
+        counted, predicted = [], []  # (C, K) of each column, and the same of 0 or more
         for number, (mask, size) in enumerate(zip(is_there, sizes, strict=True)):
             both = found[len(kept) + number].reshape(combinations, size)[:, mask]
-            tables.append(NoisyTable((number,), alone[number][mask], deviation))
-            tables.append(NoisyTable((-1, number), both, deviation))
+            counted.append(both)
             table = np.zeros((combinations, size))
             table[:, mask] = on_simplex(both.ravel()).reshape(both.shape) * max(both.sum(), 1.0)
             predicted.append(table)
@@ -285,15 +281,16 @@ class ColumnRelease:
                 cost = NOISE_COST * noise * sizes[a] * sizes[b]
                 gains.append(score - chance - cost)
             edges = choose_tree(pairs, gains, sizes, combinations)
+        tables = {}  # (K, K') of each chosen pair
         if edges:
             crossed = [
                 np.where((codes[a] < 0) | (codes[b] < 0), -1, codes[a] * sizes[b] + codes[b])
                 for a, b in edges
             ]
-            found, deviation = self.count(PAIRS, crossed, [sizes[a] * sizes[b] for a, b in edges])
+            found, _ = self.count(PAIRS, crossed, [sizes[a] * sizes[b] for a, b in edges])
             for (a, b), counts in zip(edges, found, strict=True):
-                both = counts.reshape(sizes[a], sizes[b])[is_there[a]][:, is_there[b]]
-                tables.append(NoisyTable((a, b), both, deviation))
+                both = counts.reshape(sizes[a], sizes[b])
+                tables[a, b] = both[is_there[a]][:, is_there[b]]
         for number, mask in enumerate(is_there):  # number what is there from 0
             new = np.where(mask, np.cumsum(mask) - 1, -1)
             bins[number] = new[bins[number]]
@@ -301,10 +298,10 @@ class ColumnRelease:
             [self.columns[place] for place in kept],
             bins,
             [shares[place] for place in kept],
-            [int(mask.sum()) for mask in is_there],
-            combinations,
+            label_counts,
+            [own[mask] for own, mask in zip(alone, is_there, strict=True)],
+            counted,
             tables,
-            edges,
         ).with_columns(made)
 
     def notes(self) -> list[str]:

@@ -9,21 +9,26 @@ are post-processing: no record is read here.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from twinset.files.atomic import write_json
+from twinset.files.limits import read_text
 from twinset.privacy.mechanism.counts import on_simplex
 from twinset.table.kinds import GAPS, IDENTIFIER, OTHER, Column, series_of
 
-FILE, TABLES = "columns.json", "columns.npz"
+FILE, TABLES = "columns.json", "columns.safetensors"
+PARTS = ("bins", "shares", "tables")  # names of arrays in that file, before a number
 GROUP = 16  # cells of a grid that are counted together, and groups of groups
 MOST_BINS = 24  # of a column of numbers in the model
 CLEAR = 3.0  # deviations of noise from which something is taken to be there
-FIT_STEPS = 30  # rounds of fitting. Twice as many changed no table by 0.001.
+# Rounds of fitting. On clothing reviews 120 rounds move a conditional share by up to 0.003 on
+# average, and by up to 0.15 where a case is rare.
+FIT_STEPS = 30
 MOST_TABLE = 1 << 20  # cells of the largest table: labels × column × column
 
 
@@ -101,18 +106,19 @@ class ColumnModel:
 
     def save(self, folder: Path) -> None:
         """Write the model next to the weights."""
+        from safetensors.numpy import save_file
+
         about = {
             "columns": [asdict(column) for column in self.columns],
             "order": self.order,
             "parents": self.parents,
         }
-        (folder / FILE).write_text(json.dumps(about, ensure_ascii=False), "utf-8")
+        write_json(folder / FILE, about)
         arrays = {}
-        for number in range(len(self.tables)):
-            arrays[f"bins-{number}"] = self.bins[number]
-            arrays[f"shares-{number}"] = self.shares[number]
-            arrays[f"tables-{number}"] = self.tables[number]
-        np.savez(folder / TABLES, **arrays)  # type: ignore[arg-type]
+        for part in PARTS:
+            for number, array in enumerate(getattr(self, part)):
+                arrays[f"{part}-{number}"] = np.ascontiguousarray(array)
+        save_file(arrays, folder / TABLES)
 
     @classmethod
     def load(cls, folder: Path, combinations: int) -> ColumnModel | None:
@@ -121,18 +127,17 @@ class ColumnModel:
         Raises:
             ValueError: the files are of no model for this number of label combinations.
         """
+        from safetensors.numpy import load_file
+
         if not (folder / FILE).is_file():
             return None
-        about = json.loads((folder / FILE).read_text("utf-8"))
+        about = json.loads(read_text(folder / FILE))
         columns = []
         for each in about["columns"]:
             each |= {"values": tuple(each["values"]), "edges": tuple(each["edges"])}
             columns.append(Column(**each))
-        with np.load(folder / TABLES, allow_pickle=False) as kept:
-            parts = [
-                tuple(kept[f"{part}-{i}"] for i in range(len(about["order"])))
-                for part in ("bins", "shares", "tables")
-            ]
+        kept = load_file(folder / TABLES)
+        parts = [tuple(kept[f"{part}-{i}"] for i in range(len(about["order"]))) for part in PARTS]
         found = cls(tuple(columns), tuple(about["order"]), tuple(about["parents"]), *parts)
         found.check(combinations)
         return found
@@ -211,7 +216,7 @@ def cut_bins(shares: np.ndarray, most: int) -> np.ndarray:
     """
     bins, number, held, left = np.zeros(len(shares), np.int64), 0, 0.0, float(shares.sum())
     for place, share in enumerate(shares.tolist()):
-        goal = (left) / max(1, most - number)
+        goal = left / max(1, most - number)
         if held and number < most - 1 and held + share > 1.2 * goal:
             number, left, held = number + 1, left - held, 0.0
         bins[place], held = number, held + share
@@ -242,15 +247,6 @@ def rake(
     return table
 
 
-@dataclass(frozen=True)
-class NoisyTable:
-    """A released table of some columns. -1 stands for the labels."""
-
-    columns: tuple[int, ...]
-    counts: np.ndarray
-    deviation: float
-
-
 def choose_tree(
     pairs: Sequence[tuple[int, int]],
     gains: Sequence[float],
@@ -275,10 +271,10 @@ def fit_columns(
     columns: Sequence[Column],
     bins: Sequence[np.ndarray],
     shares: Sequence[np.ndarray],
-    sizes: Sequence[int],
-    combinations: int,
-    tables: Sequence[NoisyTable],
-    edges: Sequence[tuple[int, int]],
+    label_counts: Sequence[float],
+    alone: Sequence[np.ndarray],
+    joint: Sequence[np.ndarray],
+    pairs: Mapping[tuple[int, int], np.ndarray],
 ) -> ColumnModel:
     """Fit the graphical model to released tables.
 
@@ -286,26 +282,22 @@ def fit_columns(
         columns: A columns.
         bins: as in `ColumnModel`.
         shares: as in `ColumnModel`.
-        sizes: K, the model's values of each column.
-        combinations: C, of labels.
-        tables: released ones of labels (first), of labels with each column, and of the pairs.
-        edges: the pairs of the tree.
+        label_counts: (C,) noisy.
+        alone: noisy counts (K,) of each column. All tables here have the same noise but `pairs`.
+        joint: noisy counts (C, K) of each column with the labels.
+        pairs: by the columns' numbers, noisy counts (K, K') of the pairs of a tree.
     """
-    count = len(columns)
-    alone = {t.columns[0]: t for t in tables if len(t.columns) == 1}
-    joint = {t.columns: t for t in tables if len(t.columns) == 2}
-    label_shares = on_simplex(alone[-1].counts)  # (C,)
+    count, combinations = len(columns), len(label_counts)
+    label_shares = on_simplex(np.asarray(label_counts, float))  # (C,)
     shares_of, of_labels = [], []
-    for number in range(count):
-        both = joint[-1, number]
+    for own, both in zip(alone, joint, strict=True):
         # two counts of the same thing, by the noise of each
-        weights = np.array([1.0, 1.0 / combinations])
-        mean = np.average([alone[number].counts, both.counts.sum(0)], 0, weights)
+        mean = np.average([own, both.sum(0)], 0, [1.0, 1.0 / combinations])
         shares_of.append(on_simplex(mean))
-        start = on_simplex(both.counts.ravel()).reshape(both.counts.shape)
-        of_labels.append(rake(start, [(label_shares, (1,)), (shares_of[number], (0,))]))
-    neighbours: dict[int, list[int]] = {i: [] for i in range(len(columns))}
-    for a, b in edges:
+        start = on_simplex(both.ravel()).reshape(both.shape)
+        of_labels.append(rake(start, [(label_shares, (1,)), (shares_of[-1], (0,))]))
+    neighbours: dict[int, list[int]] = {i: [] for i in range(count)}
+    for a, b in pairs:
         neighbours[a].append(b)
         neighbours[b].append(a)
     parents, order = [-1] * count, list[int]()
@@ -325,8 +317,8 @@ def fit_columns(
         if parent < 0:
             cube = own[:, None, :]
         else:
-            pair = joint.get((parent, number)) or joint[number, parent]
-            counts = pair.counts if pair.columns[0] == parent else pair.counts.T
+            is_above = (parent, number) in pairs
+            counts = pairs[parent, number] if is_above else pairs[number, parent].T
             shared = on_simplex(counts.ravel()).reshape(counts.shape)
             shared = rake(shared, [(shares_of[parent], (1,)), (shares_of[number], (0,))])
             first = fitted[parent]

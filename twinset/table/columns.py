@@ -21,6 +21,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from itertools import chain, islice
+from numbers import Number
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, TypeVar
@@ -44,6 +45,9 @@ _NO_LABELS = "holds values other than text, numbers and booleans. Write them as 
 _HALF = re.compile("[\ud800-\udfff]")
 _VISIBLE = re.compile(r"[^\s\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # nor of `CONTROL`
 _KINDS = {str: pa.large_string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
+
+# cells that are a text, a number or a date. Others are lists or objects.
+WRITABLE = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
 
 Cell = TypeVar("Cell")
 Piece = tuple[int, Mapping[str, Any]]  # number of rows, and by column its cells: Arrow's or a list

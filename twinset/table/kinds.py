@@ -13,15 +13,13 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from numbers import Number
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from twinset.errors import InputError
-from twinset.table.columns import facts_of, parse_number, plain_cell, read_text, widened
+from twinset.table.columns import WRITABLE, facts_of, parse_number, plain_cell, read_text, widened
 from twinset.table.labels import dtype_name
 from twinset.table.schema import CONTROL, plain
 
@@ -61,7 +59,7 @@ PROSE_WORDS, PROSE_LETTERS = 4, 60  # from either on a cell is prose
 # how large it is. A cell is in at most one place of each.
 WHAT = (GAPS, NUMBER, "decimal comma", TRUTH, DATE, CATEGORY, TEXT)
 MOST_DECIMALS = 6
-LOWEST, HIGHEST = -20, 43  # powers of two that magnitudes are told apart by
+LOWEST, HIGHEST = -20, 43  # powers of two between which a survey counts magnitudes
 _POWERS = HIGHEST - LOWEST + 1
 FIRST_YEAR, LAST_YEAR = 1800, 2200
 SURVEY_SIZES = (
@@ -152,7 +150,8 @@ class Cells:
         ['5', '2.5']
         """
         if column.dtype == object:
-            found = [plain(plain_cell(c)) if is_plain_cell(c) else None for c in column.tolist()]
+            cells = column.where(column.notna(), None)
+            found = [plain(plain_cell(c)) if isinstance(c, WRITABLE) else None for c in cells]
             column = pd.Series(found, dtype=object)
         try:
             own, distinct = pd.factorize(widened(column))
@@ -165,12 +164,6 @@ class Cells:
             for text in written
         ]
         return cls(np.array([*places, -1])[own], [*known])
-
-
-def is_plain_cell(cell: Any) -> bool:
-    """Return whether a cell is a text, a number or a date, and no missing value."""
-    kinds = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
-    return isinstance(cell, kinds) and not (isinstance(cell, float | Decimal) and cell != cell)
 
 
 def read_number(text: str) -> tuple[float, int, bool] | None:

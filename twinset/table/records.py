@@ -10,15 +10,12 @@ the public values alone.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from decimal import Decimal
-from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +26,7 @@ from twinset.errors import InputError
 from twinset.privacy.mechanism.units import Units
 from twinset.table.choose import Header, check_named, check_table, choose_columns, is_partial
 from twinset.table.columns import (
+    WRITABLE,
     LabelCodes,
     Picked,
     Piece,
@@ -60,7 +58,6 @@ LOST = "\ufffd"  # replaces a lost character
 MOST_OTHERS = 200  # columns: of more their pairs take too long
 JOINED = "text"  # the twin's name for joined columns
 _LOST = f"{LOST} for characters that were lost"
-_WRITABLE = (str, Number, Decimal, np.bool_, datetime.date, datetime.time, datetime.timedelta)
 
 
 @dataclass(frozen=True)
@@ -217,7 +214,7 @@ def with_joined_text(
             for name in used:
                 cells = widened(some[name])
                 filled = cells.astype(object).where(cells.notna(), None).tolist()
-                if not all(cell is None or isinstance(cell, _WRITABLE) for cell in filled):
+                if not all(cell is None or isinstance(cell, WRITABLE) for cell in filled):
                     shown = f"{source}: {Header(frame).show([name])}"
                     raise InputError(f"{shown} holds lists or objects. Leave it out of `text`.")
                 written[name] = ["" if cell is None else plain(plain_cell(cell)) for cell in filled]

@@ -190,7 +190,7 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
                 lines = (line for line in block.splitlines(True) if not line.isascii())
                 sample = (sample + b"".join(lines))[:_SAMPLE]
     fewer, more = sorted(nuls.tolist())
-    # In UTF-16 nearly all line feeds are at places of one kind, with a NUL beside. One of few
+    # In UTF-16 nearly all line feeds are at places of one kind, with a NUL next to it. One of few
     # lines shows by its other Latin letters. UTF-32 has NULs at all places, and it must be given.
     big = int(nuls[0] > nuls[1])
     is_wide = 10 * fewer < more and (3 * more > size or more > max(10, size / 50))
