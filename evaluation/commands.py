@@ -68,6 +68,7 @@ TITLES: dict[Question, str] = {
     "fidelity": "Is it faithful? The twin's texts and a second real sample's",
     "leakage": "Does it leak?",
 }
+OTHERS = "The other columns, compared with held-out real rows"
 # The dimension of places that becomes columns, and those that only the JSON and the report show.
 _ACROSS: dict[Question, str] = {"utility": "classifier", "fidelity": "rows", "leakage": ""}
 _LONG = ("method", "candidates")
@@ -433,6 +434,7 @@ def _show_findings(findings: Findings, as_json: bool) -> None:
 
     from twinset.commandline.console import Screen
 
+    from .fidelity.columns import MEASURES
     from .report.verdicts import judge
 
     if as_json:
@@ -441,30 +443,34 @@ def _show_findings(findings: Findings, as_json: bool) -> None:
     for note in findings.notes:
         console.print(Text(f"note: {with_flags(note)}"))
     for question, title in TITLES.items():
-        # Scores of each label are for the report alone.
-        found = [m for m in findings.of(question) if "value" not in m.place]
+        # Scores of each label, column and pair are for the report alone.
+        found = [m for m in findings.of(question) if not m.part]
         if not found:
             continue
         across = _ACROSS[question]
-        columns = list(dict.fromkeys(m.place.get(across, "") for m in found))
-        cells: dict[tuple[str, str], dict[str, str]] = {}
-        for m in found:
-            place = (
-                f"{value} {dimension}" if value.isdecimal() else value  # alone it says nothing
-                for dimension, value in m.place.items()
-                if dimension not in (across, *_LONG)
-            )
-            row = cells.setdefault((m.score.name, ", ".join(place)), {})
-            row[m.place.get(across, "")] = format_short(m.score)
-        table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-        table.pad_edge = False
-        table.add_column("measure")
-        table.add_column("of")
-        for name in columns:
-            table.add_column(Text(name or "value"), justify="right", no_wrap=not across)
-        for head, row in cells.items():
-            table.add_row(*map(Text, (*head, *(row.get(column, "") for column in columns))))
-        console.print(table)
+        apart = [m for m in found if m.score.name in MEASURES]
+        texts = [m for m in found if m.score.name not in MEASURES]
+        for heading, some in ((title, texts), (OTHERS, apart)):
+            columns = list(dict.fromkeys(m.place.get(across, "") for m in some))
+            cells: dict[tuple[str, str], dict[str, str]] = {}
+            for m in some:
+                place = (
+                    f"{value} {dimension}" if value.isdecimal() else value  # alone it says nothing
+                    for dimension, value in m.place.items()
+                    if dimension not in (across, *_LONG)
+                )
+                row = cells.setdefault((m.score.name, ", ".join(place)), {})
+                row[m.place.get(across, "")] = format_short(m.score)
+            table = Table(title=heading, box=box.SIMPLE_HEAD, title_justify="left")
+            table.pad_edge = False
+            table.add_column("measure")
+            table.add_column("of")
+            for name in columns:
+                table.add_column(Text(name or "value"), justify="right", no_wrap=not across)
+            for head, row in cells.items():
+                table.add_row(*map(Text, (*head, *(row.get(column, "") for column in columns))))
+            if some:
+                console.print(table)
         verdict = judge(question, findings.of(question))
         console.print(Text(f"{verdict.question} {verdict.answer}: {verdict.line}.\n", "bold"))
     return None

@@ -112,6 +112,11 @@ class Measured:
     # Which one it is: dimension → value. Always in words, never private text.
     place: Place = field(default_factory=dict)
 
+    @property
+    def part(self) -> str:
+        """The dimension that makes it one of many (a label's value, a column, a pair), or ""."""
+        return next((each for each in ("value", "column", "pair") if each in self.place), "")
+
 
 @dataclass(frozen=True)
 class Curve:

@@ -39,11 +39,13 @@ from twinset.sampling.twin_model import DESCRIPTION, twin_frame
 from twinset.table.choose import check_table, choose_columns
 from twinset.table.columns import (
     Picked,
+    Texts,
     as_texts,
     facts_of,
     label_cells,
     text_cells,
 )
+from twinset.table.kinds import ColumnRules
 from twinset.table.labels import LabelRules, spelled_labels
 from twinset.table.read import FORMATS, format_of, read_frame, write_frame, written_names
 from twinset.table.records import Records, records_from_frame, with_joined_text
@@ -231,6 +233,12 @@ class FinishedRun:
         return cls(root, config, schema, template, labels, made_from.get("reading", {}))
 
     @property
+    def other_columns(self) -> tuple[str, ...]:
+        """The names of its twin's columns that are neither text nor label."""
+        taken = {self.schema.text, *(attribute.name for attribute in self.schema.attributes)}
+        return tuple(name for name in self.schema.columns if name not in taken)
+
+    @property
     def internal(self) -> Path:
         """The folder that stays with the owner."""
         return self.root / "internal"
@@ -355,6 +363,7 @@ def open_real_rows(
         forms[0]["split"],
         drop_empty=True,
         labels=run.labels,
+        columns=ColumnRules(run.other_columns),
         **{name: getattr(forms[0]["layout"], name) for name in _OF_TEXTS},
     )
     # Private rows are copied into the owner's folder only, never into the system's /tmp.
@@ -407,8 +416,13 @@ def public_records(
     found = {a.name: spelled_labels(frame[a.name], a, source) for a in schema.attributes}
     spelt = frame.assign(**found)
     spelt.attrs = {}  # labels are texts now, whatever the source states
+    # the twin's other columns, where this table has them
+    taken = {schema.text, *names}
+    keep = ColumnRules(tuple(n for n in schema.columns if n in frame and n not in taken))
     try:
-        records, _ = records_from_frame(spelt, schema.text, names, drop_empty=True, rules=rules)
+        records, _ = records_from_frame(
+            spelt, schema.text, names, drop_empty=True, rules=rules, keep=keep
+        )
     except InputError:  # what it offers are options of a run
         why = f"{source}: no row has both a text and labels of the twin."
         for attribute in schema.attributes:
@@ -438,9 +452,14 @@ def rows_per_label(twin: pd.DataFrame, schema: Schema) -> dict[Combination, int]
 def take_records(records: Records, places: np.ndarray) -> Records:
     """Return the records at these places."""
     texts, labels = [records.texts[i] for i in places], [records.labels[i] for i in places]
-    return Records(texts, labels, records.schema, whose=records.whose)
+    others = records.other_columns()
+    if others is None:
+        return Records(texts, labels, records.schema, whose=records.whose)
+    own = Texts(np.array(texts, object), np.arange(len(texts)))
+    others = others.iloc[places]
+    return Records(own, labels, records.schema, whose=records.whose, others=others)
 
 
 def records_to_frame(records: Records) -> pd.DataFrame:
     """Return records as a table again."""
-    return twin_frame(records.schema, records.texts, records.labels)
+    return twin_frame(records.schema, records.texts, records.labels, records.other_columns())

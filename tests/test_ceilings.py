@@ -42,13 +42,14 @@ LINES = {
     "twinset/models": (1_955, 1_800),
     "twinset/privacy": (4_815, 4_800),
     "twinset/files": (450, 400),
-    # without papers and bench. One reading of real rows for three commands, labels by value.
-    "evaluation": (7_705, 7_500),
+    # without papers and bench. One reading of real rows for three commands, labels by value. The
+    # other columns took 400: their distances, models and pictures.
+    "evaluation": (8_110, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (19_100, 16_000),
+    "tests": (19_300, 16_000),
 }
-MOST_FILES = 258  # goal 250. The other columns took seven.
+MOST_FILES = 259  # goal 250. The other columns took eight.
 LONGEST_FILE = 610  # goal 600
 FUNCTIONS_PER_1000_LINES = 38.5
 CALLED_ONCE = 60

@@ -1,44 +1,97 @@
-"""Are the other columns faithful? Each column, each pair of columns, and models of one by all.
+"""Are the other columns faithful? Each column, each pair, models of one by all, and texts.
 
-Numbers and dates are cut at the real table's quantiles, so that equal shares are compared. A gap is
-a value of its own.
+All tables are compared with held-out rows, equally many of each. Other real rows ("real") show how
+near one can expect to come. Numbers and dates are cut at the private table's quantiles, so that
+equal shares are compared. A gap is a value of its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
+from twinset.table.columns import text_cells
 from twinset.table.kinds import Cells, read_dates, read_number
+from twinset.table.schema import plain
+
+from ..findings import Measured, mean, proportion
+from ..release import HELD_OUT, REAL, TWIN, Tables
+from .texts import jackknife, leave_out_blocks
+
+if TYPE_CHECKING:
+    from twinset.progress import Progress
 
 PARTS = 20  # that a column of many numbers is cut into
 FEW = 30  # different values that are compared as they are
-GAP = "(gap)"
+GAP, FILLED, REST = "(gap)", "(filled)", "(others)"
+MOST_ROWS = 20_000  # of each table that are compared
+MOST_PAIRS = 1_000  # compared, drawn by chance if there are more
+NAMED_PAIRS = 12  # scored on their own, those that are worst
+# Of models of columns. Ten columns of 5,000 rows take about ten seconds on one core.
+MODELLED_ROWS, MODELLED_COLUMNS = 5_000, 12
+TARGETS, INPUTS = 10, 30  # values of a column that is predicted, and of one that predicts
+LABELLED = 20  # values of a column that is predicted from texts
+COMMONEST = "the commonest value"
+COLUMNS, PAIRS = "column distance", "pair distance"
+MODEL, AGREEMENT = "column model accuracy", "text–column agreement"
+MEASURES = (COLUMNS, f"worst {COLUMNS}", PAIRS, f"worst {PAIRS}", MODEL, AGREEMENT)
+# Each of `PARTS` parts to one of five. They are predicted, and twenty are too many.
+FIFTHS = {f"{part:02}": f"{part // 4}" for part in range(PARTS)}
 
 
-def cut_alike(real: pd.Series, other: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same parts of a column in two tables, as texts (n,) and (m,).
+@dataclass(frozen=True)
+class Cut:
+    """How the cells of a column become parts: as they are, by edges, or by their gaps alone."""
 
-    >>> cut_alike(pd.Series([1, None]), pd.Series([1.0]))[0].tolist()
-    ['1', '(gap)']
-    """
-    found = [Cells.of(real), Cells.of(other)]
-    numbers = [
-        np.array([cell_number(t) for t in cells.texts] + [np.nan])[cells.places] for cells in found
-    ]
-    known = ~np.isnan(numbers[0])
-    is_many = len(found[0].texts) > FEW and known.sum() > 0.5 * (found[0].places >= 0).sum()
-    if not is_many:
-        texts = [np.array([*cells.texts, GAP], object)[cells.places] for cells in found]
-        return texts[0], texts[1]
-    edges = np.unique(np.quantile(numbers[0][known], np.linspace(0, 1, PARTS + 1)))
-    parts = []
-    for each in numbers:
-        places = np.searchsorted(edges[1:-1], each, side="right")
-        parts.append(np.where(np.isnan(each), GAP, places.astype(str)).astype(object))
-    return parts[0], parts[1]
+    edges: tuple[float, ...] = ()  # between the parts of many numbers or dates
+    by_gaps: bool = False  # texts and identifiers hardly repeat, so only their gaps are compared
+
+    @classmethod
+    def of(cls, real: pd.Series) -> Cut:
+        """Return how to cut a column, by its real cells.
+
+        >>> Cut.of(pd.Series([f"text {n}" for n in range(99)])).by_gaps
+        True
+        """
+        cells = Cells.of(real)
+        filled, texts = int((cells.places >= 0).sum()), cells.texts
+        if len(texts) <= FEW:
+            return cls()
+        numbers = np.array([*map(cell_number, texts), np.nan])[cells.places]
+        known = numbers[~np.isnan(numbers)]
+        if len(known) <= 0.5 * filled:
+            return cls(by_gaps=len(texts) > 0.5 * filled)
+        # whole numbers, none of which repeats, are identifiers
+        if len(texts) == filled and all(text.isdecimal() for text in texts):
+            return cls(by_gaps=True)
+        edges = np.unique(np.quantile(known, np.linspace(0, 1, PARTS + 1)))
+        return cls(tuple(edges[1:-1].tolist()))
+
+    def parts(self, column: pd.Series) -> np.ndarray:
+        """Return the part of each cell (n,), as a text.
+
+        >>> Cut().parts(pd.Series(["1.0", None, "x"])).tolist()
+        ['1', '(gap)', 'x']
+        """
+        cells = Cells.of(column)
+        if self.by_gaps:
+            found = [FILLED] * len(cells.texts)
+        elif self.edges:
+            numbers = np.array(list(map(cell_number, cells.texts)))
+            places = np.searchsorted(self.edges, numbers, side="right").tolist()
+            found = [
+                GAP if np.isnan(n) else f"{p:02}" for n, p in zip(numbers, places, strict=True)
+            ]
+        else:  # 1.0 of a text file is 1 of a column of numbers
+            values = map(read_number, cells.texts)
+            pairs = zip(values, cells.texts, strict=True)
+            found = [text if value is None else plain(value[0]) for value, text in pairs]
+        return np.array([*found, GAP], object)[cells.places]
 
 
 def cell_number(text: str) -> float:
@@ -51,22 +104,197 @@ def cell_number(text: str) -> float:
 def total_variation(real: np.ndarray, other: np.ndarray) -> float:
     """Return half the sum of differences of shares: 0 if tables agree, 1 if no value is shared.
 
-    >>> total_variation(np.array(["a", "b"], object), np.array(["a", "a"], object))
+    Values are whole numbers from 0.
+
+    >>> total_variation(np.array([0, 1]), np.array([0, 0]))
     0.5
     """
-    shares = [pd.Series(each).value_counts(normalize=True) for each in (real, other)]
-    return float(shares[0].sub(shares[1], fill_value=0).abs().sum() / 2)
+    most = max(real.max(initial=0), other.max(initial=0)) + 1
+    shares = (np.bincount(each, minlength=most) / max(1, len(each)) for each in (real, other))
+    return float(np.abs(np.subtract(*shares)).sum() / 2)
 
 
 def column_distances(
     real: pd.DataFrame, other: pd.DataFrame
 ) -> tuple[dict[str, float], dict[tuple[str, str], float]]:
     """Return the total variation of each column that both tables have, and of each pair of them."""
-    names = [name for name in real if name in other]
-    parts = {name: cut_alike(real[name], other[name]) for name in names}
-    one = {name: total_variation(*parts[name]) for name in names}
+    codes = {}
+    for name in (name for name in real if name in other):
+        cut = Cut.of(real[name])
+        parts = np.concatenate([cut.parts(real[name]), cut.parts(other[name])])
+        codes[name] = pd.factorize(parts)[0]
+    split = len(real)
+    one = {name: total_variation(c[:split], c[split:]) for name, c in codes.items()}
     two = {}
-    for a, b in combinations(names, 2):
-        both = (parts[a][i] + "\0" + parts[b][i] for i in (0, 1))
-        two[a, b] = total_variation(*both)
+    for a, b in combinations(codes, 2):
+        both = join_codes(codes[a], codes[b])
+        two[a, b] = total_variation(both[:split], both[split:])
     return one, two
+
+
+def join_codes(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return a number for each pair of values that occurs."""
+    found: np.ndarray = np.unique(a * (b.max() + 1) + b, return_inverse=True)[1]
+    return found
+
+
+def compare_columns(tables: Tables, seed: int, progress: Progress) -> Iterator[Measured]:
+    """Yield how far the twin's columns are from held-out rows, and how far other real rows are.
+
+    - `column distance`: total variation, the mean over columns, and of each column. Labels count.
+    - `pair distance`: the same of pairs of columns.
+    - `column model accuracy`: how well a column is predicted from all others, the mean over
+      columns. Models learn from the twin or from real rows, and are tested on held-out rows.
+    - `text–column agreement`: the same from texts, for columns of few values that are no labels.
+
+    Tables with nothing but texts and labels have none of these. The seed draws rows and pairs.
+    """
+    frames = {HELD_OUT: tables.heldout, REAL: tables.train, TWIN: tables.twin}
+    labels = list(tables.attributes)
+    others = find_others(tables)
+    if not others:
+        return
+    rng, rows = np.random.default_rng(seed), min(MOST_ROWS, *map(len, frames.values()))
+    frames = {n: f.iloc[rng.permutation(len(f))[:MOST_ROWS]] for n, f in frames.items()}
+    cuts = {name: Cut.of(frames[REAL][name]) for name in (*labels, *others)}
+    frames = {name: frame[:rows] for name, frame in frames.items()}
+    parts = {n: [cut.parts(f[n]) for f in frames.values()] for n, cut in cuts.items()}
+    codes = {n: pd.factorize(np.concatenate(each))[0] for n, each in parts.items()}  # (3 rows,)
+    yield from _score_distances(COLUMNS, "column", codes, rows)
+    pairs = list(combinations(codes, 2))
+    if len(pairs) > MOST_PAIRS:
+        pairs = [pairs[i] for i in np.sort(rng.permutation(len(pairs))[:MOST_PAIRS])]
+    joint = {f"{a} × {b}": join_codes(codes[a], codes[b]) for a, b in pairs}
+    yield from _score_distances(PAIRS, "pair", joint, rows, NAMED_PAIRS)
+    progress.say("predicting each column from the others, and from texts")
+    some = {name: [each[:MODELLED_ROWS] for each in found] for name, found in parts.items()}
+    yield from score_models(some, cuts)
+    texts = [
+        [text or "" for text in text_cells(f[tables.text].iloc[:MODELLED_ROWS], "text")]
+        for f in frames.values()
+    ]
+    yield from score_agreement(texts, {name: some[name] for name in others}, cuts)
+
+
+def find_others(tables: Tables) -> list[str]:
+    """Return the columns of all three tables that are neither text nor label."""
+    known = set(tables.train) & set(tables.heldout) - {tables.text, *tables.attributes}
+    return [name for name in tables.twin if name in known]
+
+
+def _score_distances(
+    name: str, kind: str, codes: Mapping[str, np.ndarray], rows: int, most: int | None = None
+) -> Iterator[Measured]:
+    """Yield distances from the first rows of `codes`: their mean, the worst, and single ones.
+
+    `codes` are of held-out rows, then of real rows, then of the twin's.
+    """
+    if not codes:
+        return
+    names, blocks, found = list(codes), leave_out_blocks(rows), dict[str, np.ndarray]()
+    for source, start in ((TWIN, 2 * rows), (REAL, rows)):
+        pairs = [(c[:rows], c[start : start + rows]) for c in codes.values()]
+        # (blocks, columns): of all rows, then without each block of rows in turn
+        found[source] = np.array(
+            [[total_variation(a[kept], b[kept]) for a, b in pairs] for kept in blocks]
+        )
+    # the worst first: further off than real rows are
+    order = np.argsort(found[REAL][0] - found[TWIN][0], kind="stable")[:most].tolist()
+
+    def score(title: str, of_blocks: np.ndarray, source: str, **place: str) -> Measured:
+        left = iter(of_blocks.tolist())
+        found = jackknife(title, lambda kept: next(left), rows, "minimise", 0.0, 1.0)
+        return Measured("fidelity", found, {"rows": source, **place})
+
+    for source, values in found.items():  # (blocks, columns)
+        yield score(name, values.mean(1), source)
+        yield score(f"worst {name}", values[:, order[0]], source, which=names[order[0]])
+        for place in order:
+            yield score(name, values[:, place], source, **{kind: names[place]})
+
+
+def score_models(
+    parts: Mapping[str, Sequence[np.ndarray]], cuts: Mapping[str, Cut]
+) -> Iterator[Measured]:
+    """Yield how well columns are predicted from the others, by parts as in `keep_frequent`."""
+    from scipy.sparse import csr_array, hstack
+    from sklearn.linear_model import LogisticRegression
+
+    names = list(parts)[:MODELLED_COLUMNS]
+    if len(names) < 2:
+        return
+    inputs, wanted = {}, {}
+    for name in names:
+        codes = pd.factorize(np.concatenate(keep_frequent(parts[name], INPUTS)))[0]  # (3 rows,)
+        at = np.arange(len(codes)), codes
+        inputs[name] = csr_array((np.ones(len(codes)), at))  # (3 rows, values): one 1 a row
+        found = parts[name]
+        if cuts[name].edges:  # a quarter as many parts
+            found = [np.array([FIFTHS.get(p, p) for p in each], object) for each in found]
+        wanted[name] = keep_frequent(found, TARGETS)
+    rows = len(parts[names[0]][0])
+    right = dict[str, dict[str, np.ndarray]]()
+    for name in names:
+        x = csr_array(hstack([inputs[other] for other in names if other != name]))
+        held, real, twin = (x[start : start + rows] for start in range(0, 3 * rows, rows))
+        if not cuts[name].by_gaps:
+            taught = {REAL: (real, held), TWIN: (twin, held)}
+            right[name] = _teach(taught, wanted[name], LogisticRegression(max_iter=200))
+    yield from _score_right(MODEL, right)
+
+
+def score_agreement(
+    texts: Sequence[Sequence[str]],
+    parts: Mapping[str, Sequence[np.ndarray]],
+    cuts: Mapping[str, Cut],
+) -> Iterator[Measured]:
+    """Yield how well columns of few values are predicted from texts of the same rows."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import SGDClassifier
+
+    few = [n for n, p in parts.items() if 2 <= len(set(p[1])) <= LABELLED and cuts[n] == Cut()]
+    taught = {}
+    for source, own in zip((REAL, TWIN), texts[1:], strict=True):
+        words = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+        if not few or not any(map(words.build_analyzer(), own)):
+            return
+        taught[source] = words.fit_transform(own), words.transform(texts[0])
+    # a logistic regression. Its gradient is of single rows: others take minutes for many values.
+    model = SGDClassifier(loss="log_loss", random_state=0)
+    right = {name: _teach(taught, parts[name], model) for name in few[:MODELLED_COLUMNS]}
+    yield from _score_right(AGREEMENT, right)
+
+
+def keep_frequent(parts: Sequence[np.ndarray], most: int) -> list[np.ndarray]:
+    """Return parts of held-out, real and twin rows, with one value for all that are rarely real."""
+    kept = pd.Series(parts[1]).value_counts().index[:most]
+    return [np.where(np.isin(each.astype(str), kept.astype(str)), each, REST) for each in parts]
+
+
+def _teach(
+    taught: Mapping[str, tuple[Any, Any]], wanted: Sequence[np.ndarray], model: Any
+) -> dict[str, np.ndarray]:
+    """Return by source (rows,) whether a model of its rows finds the values of held-out rows.
+
+    `taught` are the source's inputs and those of held-out rows, `wanted` the values of held-out,
+    real and twin rows.
+    """
+    held, *values = wanted
+    right = {COMMONEST: held == pd.Series(values[0]).mode()[0]}
+    for (source, (inputs, of_held)), known in zip(taught.items(), values, strict=True):
+        if len(set(known)) > 1:
+            right[source] = model.fit(inputs, known).predict(of_held) == held
+        else:
+            right[source] = held == known[0]
+    return right
+
+
+def _score_right(name: str, right: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[Measured]:
+    """Yield the share of right predictions by source: the mean over columns, and each column's."""
+    for source in (TWIN, REAL, COMMONEST) if right else ():
+        found = {column: each[source] for column, each in right.items()}
+        by_row = np.mean(list(found.values()), axis=0).tolist()
+        yield Measured("fidelity", mean(name, by_row, "maximise", 0.0, 1.0), {"rows": source})
+        for column, hits in found.items():
+            score = proportion(name, int(hits.sum()), len(hits))
+            yield Measured("fidelity", score, {"rows": source, "column": column})

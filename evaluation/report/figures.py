@@ -22,7 +22,7 @@ from ..leakage.copies import HELDOUT, SAMPLE
 from ..leakage.roc import AUROC, BOUND, CLAIM
 from ..release import BASELINE, PRIVATE_CLASSIFIER, REAL, REAL_SMALL, TWIN, TWIN_SMALL
 from .verdicts import (
-    COMMONEST,
+    GUESSES,
     GUESSING,
     MEANINGS,
     ROWS,
@@ -177,10 +177,10 @@ def drawable_groups(measured: Sequence[Measured]) -> list[Group]:
     return group_scores(
         m
         for m in measured
-        if "value" not in m.place
+        if not m.part
         and not is_exposure(m)
         and m.score.name not in (BOUND, CLAIM)
-        and m.place.get("rows") != COMMONEST
+        and m.place.get("rows") not in GUESSES
     )
 
 
@@ -189,9 +189,9 @@ def _compare_groups(panels: Sequence[Group], measured: Sequence[Measured]) -> Fi
     name, label = panels[0].name, panels[0].place.get("label", "")
     mark = (GUESSING[name], _DIAGONAL) if name in GUESSING else None
     for m in measured:
-        place = m.place.get("rows"), m.place.get("label", "")
-        if m.score.name == name and place == (COMMONEST, label) and math.isfinite(m.score.value):
-            mark = mark or (m.score.value, "always the commonest label")
+        guess, is_same = m.place.get("rows"), m.place.get("label", "") == label and not m.part
+        if m.score.name == name and is_same and guess in GUESSES and math.isfinite(m.score.value):
+            mark = mark or (m.score.value, f"always {guess}")
     is_middle = GUESSING.get(name) == 0.5
     domain = find_domain([s for g in panels for s in g.scores.values()], mark, is_middle)
     pictures = []

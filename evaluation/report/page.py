@@ -259,22 +259,24 @@ def list_scores(caption: str, measured: Iterable[Measured], columns: int = 8) ->
 
 
 def list_by_label(measured: Iterable[Measured]) -> list[Table]:
-    """Return a table for each measure of label values: rows are values, columns kinds of rows."""
-    tables: dict[str, dict[str, dict[str, Score]]] = {}
+    """Return a table for each measure of single labels, columns or pairs, and of kinds of rows."""
+    tables: dict[tuple[str, str], dict[str, dict[str, Score]]] = {}
     for m in measured:
-        if "value" in m.place:
-            rest = place_in_words({k: v for k, v in m.place.items() if k not in ("value", "rows")})
-            caption = f"{m.score.name} of each label" + (f": {rest}" if rest else "")
-            cells = tables.setdefault(caption, {}).setdefault(m.place["value"], {})
+        if m.part:
+            rest = place_in_words({k: v for k, v in m.place.items() if k not in (m.part, "rows")})
+            each = "label" if m.part == "value" else m.part
+            which = "of the worst pairs" if m.part == "pair" else f"of each {each}"
+            caption = f"{m.score.name} {which}" + (f": {rest}" if rest else "")
+            cells = tables.setdefault((caption, each), {}).setdefault(m.place[m.part], {})
             cells[m.place.get("rows", "all rows")] = m.score
     made = []
-    for caption, by_value in tables.items():
+    for (caption, each), by_value in tables.items():
         columns = sort_rows(column for row in by_value.values() for column in row)
         rows = (
             (value, *(format_score(row[c]) if c in row else "" for c in columns))
             for value, row in by_value.items()
         )
-        made.append(Table(caption, ("label", *columns), tuple(rows)))
+        made.append(Table(caption, (each, *columns), tuple(rows)))
     return made
 
 

@@ -73,6 +73,7 @@ def test_evaluate_and_audit_find_the_rows_held_out_and_read_them_as_the_run_did(
     measured, audited = (run_twinset(capsys, *command) for command in (EVALUATE, AUDIT))
     assert (measured.code, audited.code) == (0, 0), measured.err + audited.err
     assert "Is it useful?" in measured.out and "Does it leak? " in audited.out
+    assert "pair distance" in measured.out  # of the column "product", which is kept
     about = pd.read_json("run/internal/audit.json", typ="series")["about"]
     assert about["rows"]["members"] == ROWS - held and about["rows"]["non-members"] == held
     assert not [path for path in Path("run/internal").iterdir() if path.is_dir()]
