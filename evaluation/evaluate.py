@@ -257,7 +257,7 @@ def judge_finished_run(
     # No text of the base model here: writing it takes longer than all the rest.
     found = [*Usefulness(tables, make_classifiers(["tfidf"]), [0], progress).measured()]
     use = judge("utility", found)
-    compared, _ = fidelity(tables, None, seed=0, progress=progress)
+    compared, drawn = fidelity(tables, None, seed=0, progress=progress)
     faithful = judge("fidelity", compared)
     model = TwinModel.load(run, device)
     texts = twin[schema.text].astype(str).tolist()
@@ -269,8 +269,11 @@ def judge_finished_run(
     leaks = judge("leakage", attacked)
     # The report judges by these until more is measured, so that it says the same.
     about = release.about("twinset generate", Path(source.name))
-    for kind, scores in (("evaluation", [*found, *compared]), ("audit", attacked)):
-        quick = Findings(kind, about, tuple(scores), notes=(QUICK,))
+    for kind, scores, pictures in (
+        ("evaluation", [*found, *compared], tuple(drawn)),
+        ("audit", attacked, ()),
+    ):
+        quick = Findings(kind, about, tuple(scores), histograms=pictures, notes=(QUICK,))
         quick.save(run / "internal" / FIRST.format(kind))
     verdicts = use, faithful, leaks, judge_hand_over(model.guarantee, use, leaks)
     lines = [f"{v.question:<22}{v.answer}: {v.line}" for v in verdicts]

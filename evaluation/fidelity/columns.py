@@ -7,6 +7,8 @@ equal shares are compared. A gap is a value of its own.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -16,10 +18,10 @@ import numpy as np
 import pandas as pd
 
 from twinset.table.columns import text_cells
-from twinset.table.kinds import Cells, read_dates, read_number
+from twinset.table.kinds import DAY, Cells, read_dates, read_number
 from twinset.table.schema import plain
 
-from ..findings import Measured, mean, proportion
+from ..findings import Histogram, Measured, mean, proportion
 from ..release import HELD_OUT, REAL, TWIN, Tables
 from .texts import jackknife, leave_out_blocks
 
@@ -35,8 +37,10 @@ NAMED_PAIRS = 12  # scored on their own, those that are worst
 # Of models of columns. Ten columns of 5,000 rows take about ten seconds on one core.
 MODELLED_ROWS, MODELLED_COLUMNS = 5_000, 12
 TARGETS, INPUTS = 10, 30  # values of a column that is predicted, and of one that predicts
+DRAWN_COLUMNS, NAMED_VALUES = 24, 8  # in pictures, and values of a column of texts
 LABELLED = 20  # values of a column that is predicted from texts
 COMMONEST = "the commonest value"
+PICTURE = "column: "  # how a histogram of a column is called
 COLUMNS, PAIRS = "column distance", "pair distance"
 MODEL, AGREEMENT = "column model accuracy", "text–column agreement"
 MEASURES = (COLUMNS, f"worst {COLUMNS}", PAIRS, f"worst {PAIRS}", MODEL, AGREEMENT)
@@ -50,6 +54,7 @@ class Cut:
 
     edges: tuple[float, ...] = ()  # between the parts of many numbers or dates
     by_gaps: bool = False  # texts and identifiers hardly repeat, so only their gaps are compared
+    is_date: bool = False  # edges are in seconds since 1970
 
     @classmethod
     def of(cls, real: pd.Series) -> Cut:
@@ -70,7 +75,8 @@ class Cut:
         if len(texts) == filled and all(text.isdecimal() for text in texts):
             return cls(by_gaps=True)
         edges = np.unique(np.quantile(known, np.linspace(0, 1, PARTS + 1)))
-        return cls(tuple(edges[1:-1].tolist()))
+        is_date = sum(read_number(text) is not None for text in texts) < len(texts) / 2
+        return cls(tuple(edges[1:-1].tolist()), is_date=is_date)
 
     def parts(self, column: pd.Series) -> np.ndarray:
         """Return the part of each cell (n,), as a text.
@@ -82,16 +88,21 @@ class Cut:
         if self.by_gaps:
             found = [FILLED] * len(cells.texts)
         elif self.edges:
-            numbers = np.array(list(map(cell_number, cells.texts)))
-            places = np.searchsorted(self.edges, numbers, side="right").tolist()
-            found = [
-                GAP if np.isnan(n) else f"{p:02}" for n, p in zip(numbers, places, strict=True)
-            ]
+            return cut_at(column, self.edges, [f"{part:02}" for part in range(PARTS)])
         else:  # 1.0 of a text file is 1 of a column of numbers
             values = map(read_number, cells.texts)
             pairs = zip(values, cells.texts, strict=True)
             found = [text if value is None else plain(value[0]) for value, text in pairs]
         return np.array([*found, GAP], object)[cells.places]
+
+
+def cut_at(column: pd.Series, edges: Sequence[float], names: Sequence[str]) -> np.ndarray:
+    """Return the name of the part (n,) that each number or date is in. Other cells are gaps."""
+    cells = Cells.of(column)
+    numbers = np.array([*map(cell_number, cells.texts), np.nan])
+    places = np.searchsorted(edges, numbers, side="right").tolist()
+    found = [GAP if np.isnan(n) else names[p] for n, p in zip(numbers, places, strict=True)]
+    return np.array(found, object)[cells.places]
 
 
 def cell_number(text: str) -> float:
@@ -180,6 +191,61 @@ def find_others(tables: Tables) -> list[str]:
     """Return the columns of all three tables that are neither text nor label."""
     known = set(tables.train) & set(tables.heldout) - {tables.text, *tables.attributes}
     return [name for name in tables.twin if name in known]
+
+
+def draw_columns(tables: Tables, seed: int) -> Iterator[Histogram]:
+    """Yield shares of each other column's values, of the twin and of held-out rows.
+
+    Texts are named only if the twin has them.
+    """
+    rng = np.random.default_rng(seed)
+    some = [f.iloc[rng.permutation(len(f))[:MOST_ROWS]] for f in (tables.twin, tables.heldout)]
+    for name in find_others(tables)[:DRAWN_COLUMNS]:
+        cut = Cut.of(some[1][name])
+        numbers = [read_number(text) for text in Cells.of(some[1][name]).texts]
+        if not cut.by_gaps and (cut.edges or (len(numbers) > PARTS and all(numbers))):
+            edges, bins = round_parts(some[1][name], cut.is_date)
+            parts = [cut_at(frame[name], edges, bins) for frame in some]
+        else:
+            parts = [cut.parts(frame[name]) for frame in some]
+            often = [each for each, _ in Counter(parts[0]).most_common() if each != GAP]
+            bins = often[:NAMED_VALUES]
+            known = {*bins, GAP}
+            parts = [np.array([p if p in known else REST for p in each]) for each in parts]
+            if all(map(read_number, bins)):
+                bins.sort(key=cell_number)
+        counts = [Counter(each) for each in parts]
+        bins += [each for each in (REST, GAP) if any(count[each] for count in counts)]
+        shares = ([count[each] / max(1, count.total()) for each in bins] for count in counts)
+        series = dict(zip((TWIN, REAL), shares, strict=True))
+        yield Histogram("fidelity", f"{PICTURE}{name}", name, bins, series)
+
+
+def round_parts(real: pd.Series, is_date: bool) -> tuple[list[float], list[str]]:
+    """Return round edges between about twenty parts of numbers or dates, and the parts' names.
+
+    >>> round_parts(pd.Series(range(100)), is_date=False)[1][:2]
+    ['< 5', '5–9']
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    cells = Cells.of(real)
+    numbers = np.array([*map(cell_number, cells.texts), np.nan])[cells.places]
+    low, high = np.nanquantile(numbers, [0.01, 0.99])
+    if is_date:
+        unit = next((u for u, days in (("D", 60), ("M", 1_100)) if high - low < days * DAY), "Y")
+        periods = pd.period_range(*pd.to_datetime([low, high], unit="s"), freq=unit)
+        some = periods[:: math.ceil(len(periods) / PARTS)]
+        starts = (period.start_time - pd.Timestamp(0) for period in some[1:])
+        return [start.total_seconds() for start in starts], [str(period) for period in some]
+    is_whole = bool(np.all((numbers == np.round(numbers)) | np.isnan(numbers)))
+    locator = MaxNLocator(PARTS, integer=is_whole, steps=[1, 2, 5, 10])
+    ticks = [round(float(tick), 9) for tick in locator.tick_values(low, high)]
+    # to whole numbers their part's last one belongs, to others the next part's first one
+    ends = [t - 1 for t in ticks] if is_whole else ticks
+    pairs = list(zip(ticks[1:-2], ends[2:-1], strict=True))
+    inner = [f"{a:.15g}–{b:.15g}" if a < b else f"{a:.15g}" for a, b in pairs]
+    return ticks[1:-1], [f"< {ticks[1]:.15g}", *inner, f"≥ {ticks[-2]:.15g}"]
 
 
 def _score_distances(

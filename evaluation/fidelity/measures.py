@@ -27,7 +27,7 @@ from ..findings import Histogram, Measured, Score, proportion
 from ..release import TWIN, Tables, normalised
 from ..utility.classifiers import Encode, encode_tables
 from . import texts as text_measures
-from .columns import compare_columns
+from .columns import compare_columns, draw_columns
 from .texts import PERPLEXITY_ROWS, jackknife, split_words
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def fidelity(
             scores.append(text_measures.frechet_distance(ours, real))
         measured += [Measured("fidelity", s, {"rows": name}) for s in scores if s is not None]
     measured += compare_columns(tables, seed, progress)
+    histograms += draw_columns(tables, seed)
     return measured, histograms
 
 

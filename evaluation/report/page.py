@@ -44,8 +44,9 @@ from twinset.table.read import format_of, read_frame
 from ..findings import FIRST, Findings, Measured, Question, Score
 from ..policy_runs import BASELINE_FILE
 from ..release import forms_of
-from . import figures
-from .figures import Figure, Point, Table, replace_unseen
+from . import charts, figures
+from .charts import Point, replace_unseen
+from .figures import Figure, Table
 from .verdicts import (
     GUESSING,
     MEANINGS,
@@ -165,7 +166,9 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
             waiting.setdefault(repr(sorted(cells.items())), []).append(words)
     pairs: list[tuple[Row, str | None]] = []
     for cells, words in () if twin is None else sample_rows(twin, text, MOST_ROWS):
-        others = waiting.get(repr(sorted(cells.items())))
+        # the base model's rows have no other columns
+        own = sorted(pair for pair in cells.items() if base is not None and pair[0] in base)
+        others = waiting.get(repr(own))
         pairs.append(((cells, words), others.pop(0) if others else None))
     private = []
     for name, real in (show_real or {}).items():
@@ -302,7 +305,7 @@ def draw_training(steps: Sequence[Mapping[str, Any]], ledger: Ledger | None) -> 
         ("Clipped share", "clipped", "share of records", "clipped share", 0.0, (), None),
         ("ε spent", "ε", "ε", "ε", 0.0, marks, spent),
     ):
-        drawn = figures.draw_lines(title, "step", y, {line: points[field]}, "", rules, least=least)
+        drawn = charts.draw_lines(title, "step", y, {line: points[field]}, "", rules, least=least)
         if drawn is not None:
             name = f"{title} while training"
             made.append(Figure(name, figures.explain_measure(name), (("", drawn),), table))

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.publish import check_output, publish
-from twinset.release.share import render_share_page, write_share
+from twinset.release.share import count_cells, render_share_page, write_share
 from twinset.release.verify import verify
 
 LABELS = ["fresh", "rotten", "fresh", "fresh", "rotten", "fresh"]
@@ -97,6 +98,27 @@ def test_the_page_states_the_guarantee_and_counts_the_twins_rows(tmp_path):
     made = description()
     written = write_share(tmp_path, table(), ledger(), made).page.read_text("utf-8")
     assert written == render_share_page(made.title, made.base_model, table(), made.schema, ledger())
+
+
+@pytest.mark.parametrize(
+    ("cells", "bars"),
+    [
+        ([True, False, True, None], [("True", 2), ("False", 1), ("gap", 1)]),
+        ([n / 4 for n in range(80)], [(f"{n}–{n + 1}", 8) for n in range(0, 20, 2)]),
+        ([f"{d:%d.%m.%Y}" for d in pd.date_range("2001", periods=730)], [("2001", 365)] * 2),
+        ([f"kind {n % 12}" for n in range(36)], [("kind 0", 3)] * 10 + [("others", 6)]),
+        ([f"name {n}" for n in range(30)], []),  # a text
+    ],
+)
+def test_the_page_has_a_chart_of_each_other_column(cells, bars):
+    found = count_cells(pd.Series(cells))
+    assert [rows for _, rows in found] == [rows for _, rows in bars]
+    assert [name for name, _ in found[:1]] == [name for name, _ in bars[:1]]
+    made = description()
+    made = replace(made, schema=replace(made.schema, columns=(*made.schema.columns, "other one")))
+    page = page_of(table(2).assign(**{"other one": cells[:2]}), made=made)
+    # its chart, and its cells next to two texts
+    assert page.root.text.count("other one") == 3
 
 
 def test_the_page_fetches_and_runs_nothing_whatever_the_rows_say():

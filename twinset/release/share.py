@@ -10,7 +10,9 @@ the owner's report, which `evaluation` writes.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
@@ -27,13 +29,14 @@ from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guar
 from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger
 from twinset.release.card import CARD, TwinDescription, render_card, template
 from twinset.table.columns import as_texts
-from twinset.table.kinds import CATEGORY
+from twinset.table.kinds import CATEGORY, Cells, read_dates, read_number
 from twinset.table.read import FORMATS, write_frame, written_names
 from twinset.table.schema import Schema
 
 PRIVACY, PAGE = "privacy.json", "report.html"
 LEDGER = "ledger.json"  # of a model folder, and of a checkpoint
 ROWS, LETTERS, BARS = 20, 700, 10  # of the page: rows, letters of each, bars of a chart
+CHARTS = 24  # of other columns
 
 
 @dataclass(frozen=True)
@@ -141,16 +144,10 @@ def render_share_page(
         bars = Counter(texts[attribute.name]).most_common(BARS)
         rest = len(frame) - sum(rows for _, rows in bars)
         charts.append((attribute.name, [*bars, *([("others", rest)] if rest else [])]))
-
-    # One chart of text lengths in words, in about BARS equal steps.
+    taken = {schema.text, *(attribute.name for attribute in schema.attributes)}
+    others = [name for name in schema.columns if name not in taken][:CHARTS]
+    charts += [(name, bars) for name in others if (bars := count_cells(frame[name]))]
     words = [len(text.split()) for text in texts[schema.text]]
-    least, most = min(words, default=0), max(words, default=0)
-    step = -(-(most - least + 1) // BARS)  # rounded up
-    counts = Counter((count - least) // step for count in words)
-    steps = [
-        (str(start) if step == 1 else f"{start}–{start + step - 1}", counts[place])
-        for place, start in enumerate(range(least, most + 1, step))
-    ]
 
     # The same rows at each call for one twin, and none of them twice.
     different = texts.drop_duplicates()
@@ -163,7 +160,7 @@ def render_share_page(
         claim=claim,
         budget=budget,
         belief=belief_sentence(claim),
-        charts=[*charts, ("Words a text", steps)],
+        charts=[*charts, ("Words a text", count_steps(words))],
         rows=[
             (", ".join(f"{name}: {row[name]}" for name in labels), row[schema.text][:LETTERS])
             for row in drawn
@@ -171,6 +168,46 @@ def render_share_page(
         total=len(frame),
     )
     return text
+
+
+def count_cells(column: pd.Series) -> list[tuple[str, int]]:
+    """Return bars of a column: frequent values, or steps of numbers and years. Empty: a text.
+
+    >>> count_cells(pd.Series(["a", "b", "a", None]))
+    [('a', 2), ('b', 1), ('gap', 1)]
+    """
+    cells = Cells.of(column)
+    counts = Counter(cells.places.tolist())
+    gaps, numbers = counts.pop(-1, 0), list(map(whole_number, cells.texts))
+    if len(numbers) <= BARS:
+        bars = [(cells.texts[place], rows) for place, rows in counts.most_common()]
+    elif None not in numbers and len(set(numbers)) > 1:
+        bars = count_steps([numbers[place] or 0 for place in counts.elements()])
+    elif len(numbers) > counts.total() / 2:  # they hardly repeat
+        return []
+    else:
+        bars = [(cells.texts[place], rows) for place, rows in counts.most_common(BARS)]
+        bars.append(("others", counts.total() - sum(rows for _, rows in bars)))
+    return [*bars, *([("gap", gaps)] if gaps else [])]
+
+
+def whole_number(text: str) -> int | None:
+    """Return a number without its fraction, or the year of a date, or None."""
+    number, seconds = read_number(text), next(iter(read_dates(text).values()), None)
+    if number is not None or seconds is None:
+        return None if number is None else math.floor(number[0])
+    return pd.Timestamp(seconds, unit="s").year
+
+
+def count_steps(numbers: Sequence[int]) -> list[tuple[str, int]]:
+    """Return how many whole numbers are in each of about BARS equal steps."""
+    least, most = min(numbers, default=0), max(numbers, default=0)
+    step = -(-(most - least + 1) // BARS)  # rounded up
+    counts = Counter((number - least) // step for number in numbers)
+    return [
+        (str(start) if step == 1 else f"{start}–{start + step - 1}", counts[place])
+        for place, start in enumerate(range(least, most + 1, step))
+    ]
 
 
 def check_file_format(path: Path) -> None:

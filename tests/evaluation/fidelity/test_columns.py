@@ -4,10 +4,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evaluation.fidelity.columns import AGREEMENT, COLUMNS, MODEL, PAIRS, Cut, compare_columns
-from evaluation.findings import Findings
+from evaluation.fidelity.columns import (
+    AGREEMENT,
+    COLUMNS,
+    MODEL,
+    PAIRS,
+    Cut,
+    compare_columns,
+    draw_columns,
+    round_parts,
+)
+from evaluation.findings import Findings, Measured
 from evaluation.release import Tables
+from evaluation.report.figures import draw_section
 from evaluation.report.verdicts import judge
+from tests.helpers.reported import around
 from twinset.progress import Silent
 
 CITIES = {"Rome": "pasta piazza espresso", "Oslo": "snow fjord salmon", "Lima": "ceviche coast sol"}
@@ -118,8 +129,6 @@ def test_labels_alone_have_no_measure_of_columns():
 
 
 def test_columns_that_are_off_are_no_faithful_twin():
-    from evaluation.findings import Measured
-    from tests.helpers.reported import around
 
     texts = tuple(
         Measured("fidelity", around("MAUVE", 0.9, 0.03, "maximise", 1.0), {"rows": rows})
@@ -129,3 +138,33 @@ def test_columns_that_are_off_are_no_faithful_twin():
     assert [answers[name].answer for name in FOUND] == ["Yes", "In part", "In part"]
     assert "The other columns are faithful" in answers["faithful"].line
     assert "city × price" in answers["columns apart"].line
+
+
+def test_each_column_is_drawn_and_no_text_of_real_rows_alone_is_named():
+    twin = FAITHFUL.assign(city=FAITHFUL.city.replace("Lima", "other"))
+    drawn = {h.x: h for h in draw_columns(Tables(twin, visits(300, 2), twin, "text", ("mood",)), 0)}
+    assert set(drawn) == set(FAITHFUL) - {"text", "mood"}
+    assert set(drawn["city"].bins) == {"Rome", "Oslo", "other", "(others)"}
+    assert drawn["price"].bins[:2] == ["< 120", "120–139"]
+    assert drawn["title"].bins == ["(filled)", "(gap)"]
+    for histogram in drawn.values():
+        assert all(sum(shares) == pytest.approx(1) for shares in histogram.series.values())
+    (figure,) = draw_section("fidelity", [Findings("evaluation", {}, (), (), (*drawn.values(),))])
+    assert [heading for heading, _ in figure.panels] == list(drawn)
+    assert figure.table.body[0][:2] == ("number", "(filled)")
+
+
+@pytest.mark.parametrize(
+    ("start", "freq", "names"),
+    [
+        ("2024-02-01", "D", ["2024-02-01", "2024-02-03"]),
+        ("2023-01-01", "W", ["2023-01", "2023-02"]),
+        ("1991-01-01", "MS", ["1991", "1992"]),
+        ("1900-06-01", "YS", ["1901", "1903"]),
+    ],
+)
+def test_dates_are_cut_at_years_months_or_days(start, freq, names):
+    days = pd.Series(pd.date_range(start, periods=40, freq=freq))
+    edges, bins = round_parts(days, is_date=True)
+    assert bins[:2] == names and len(edges) == len(bins) - 1 <= 20
+    assert Cut.of(days).is_date
