@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from evaluation.findings import Curve, Findings, Histogram, Measured
+from evaluation.policy_runs import BASELINE_FILE
 from evaluation.report.page import build_report, spend_over_steps, write_report
 from tests.helpers import handover, reported
 from tests.helpers.pages import Page, all_elements, answers, one
@@ -20,7 +21,7 @@ from twinset.privacy.accounting.accountant import up_decimals
 from twinset.privacy.accounting.events import IndividualGaussian
 from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
-from twinset.table.read import write_frame
+from twinset.table.read import read_frame, write_frame
 
 EVIL = "<script>alert(1)</script>]]>\"'&<img src=x onerror=alert(1)></style></textarea>{{7*7}}"
 
@@ -225,3 +226,16 @@ def test_spent_epsilon_rises_to_the_guaranteed_one():
     assert values == sorted(values) and values[0] < values[-1] / 1.5
     assert points[-1] == (20.0, guarantee(ledger).epsilon)
     assert spend_over_steps(handover.ledger(handover.NO_PRIVACY)) == []
+
+
+def test_a_text_of_the_base_model_is_next_to_a_row_of_the_same_labels_whatever_its_age(tmp_path):
+    run = bare(tmp_path)
+    file = next((run / "share").glob("twin.*"))
+    twin = read_frame(file)
+    text = next(name for name in twin if set(handover.TEXTS) & set(twin[name]))
+    base = twin.assign(**{text: [f"from the base model {n}" for n in range(len(twin))]})
+    write_frame(base, run / "internal" / BASELINE_FILE)
+    write_frame(twin.assign(age=range(len(twin))), file)
+    pairs = section(Page(build_report(run)), "rows").text
+    assert pairs.count("from the base model") == len(twin) > 1
+    assert "age: 1" in pairs
