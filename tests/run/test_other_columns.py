@@ -105,6 +105,19 @@ def test_columns_are_kept_as_they_are_asked_for(table, tiny_base, data, more, ke
     assert found.code == 2 and found.err.count("\n") == 1 and not Path("r").exists()
 
 
+@pytest.mark.parametrize("steps", ["0", "2"])
+def test_a_second_text_is_written_behind_the_first(table, tiny_base, steps):
+    titles = [f"note {i} of all" if i % 4 else "" for i in range(N)]
+    TABLE[["review", "label"]].assign(title=titles).to_csv("t.csv", index=False)
+    twin = generate(tiny_base, "t.csv", "--max-tokens", "32", "--steps", steps)
+    assert list(twin) == ["review", "label", "title"]
+    assert twin["title"].isna().mean() == pytest.approx(1 / 4, abs=0.2)
+    assert not twin["title"].dropna().str.contains("\n").any()
+    assert "`title`: text" in Path("r/share/README.md").read_text()
+    assert call("sample", "r", "--rows", "30", "--output", "more.csv", "--quiet").code == 0
+    assert read_frame("more.csv")["title"].notna().sum() > 10
+
+
 def test_a_declared_range_is_public_and_holds(table, tiny_base):
     twin = generate(tiny_base, "t.csv", "--columns", "age", "--range", "age=18:99")
     assert twin["age"].between(18, 99).all()

@@ -1,5 +1,6 @@
 """Decoding: rows that come and go, their positions, caches and recordings."""
 
+from collections import deque
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -12,12 +13,17 @@ from twinset.config import SamplingConfig
 from twinset.errors import InputError
 from twinset.models.layers import fuse
 from twinset.sampling import decoding
-from twinset.sampling.decoding import Ending, check_decoding
+from twinset.sampling.decoding import Ending, Request, check_decoding, decode
 from twinset.sampling.token_sampling import guided
 
 GREEDY = SamplingConfig(temperature=1e-6, top_p=1.0, guidance=0.0)
 DRAWN = SamplingConfig(temperature=1.0, top_p=0.9, guidance=0.0, batch_size=3)
 PROMPTS = [[5, 6, 7], [9], [3, 1, 4, 1, 5, 9, 2, 6], [8, 8], [20, 21, 22, 23, 24], [30], [7, 40]]
+CUES = [[11, 12, 13], [14]]
+
+
+def is_never(ids):
+    return False
 
 
 @pytest.fixture(scope="module", params=["tiny_base", "tiny_llama"])
@@ -64,6 +70,30 @@ def test_rows_are_those_of_each_prompt_alone(model, guidance):
     assert not guidance or free != [greedy(model, p, -1, 12) for p in PROMPTS]
 
 
+@pytest.mark.parametrize("guidance", [0.0, 2.0])
+def test_a_further_text_continues_its_own_row(model, guidance):
+    """It is what the model writes behind prompt, text and cue, though rows change their slots."""
+    against = PROMPTS[1:] + PROMPTS[:1] if guidance else [None] * 7
+    pairs = [(p, w if guidance else None) for p, w in zip(PROMPTS, against, strict=True)]
+    free = [greedy(model, p, -1, 12, w) for p, w in pairs]
+    end = sorted({ids[n] for ids in free for n in (0, 3, 7)})[0]
+    config, made = replace(GREEDY, batch_size=3, guidance=guidance), []
+    for prompts in pairs:
+        own = tuple(tuple(p) for p in prompts if p)
+        made.append(
+            Request(len(made), own, further=[(cue, Ending(0, 5, is_never)) for cue in CUES])
+        )
+    list(decode(model, deque(made), end, 12, config, torch.Generator()))
+    for (prompt, wrong), row in zip(pairs, made, strict=True):
+        before, wrong_before = prompt, wrong
+        for cue, ids in zip([[], *CUES], row.texts, strict=True):
+            before = before + cue
+            wrong_before = wrong_before and wrong_before + cue
+            assert ids == greedy(model, before, end, 5 if cue else 12, wrong_before)
+            written = ids[:-1] if ids[-1] == end else ids
+            before, wrong_before = before + written, wrong_before and wrong_before + written
+
+
 @pytest.fixture
 def read(monkeypatch):
     """Record, of every row and each of its tokens, the logits that it was drawn from."""
@@ -73,7 +103,7 @@ def read(monkeypatch):
 
     def logits(self) -> tuple[Tensor, Tensor | None]:
         own, wrong = original(self)
-        batches.append([(row.key, len(row.ids)) for row in self.rows])
+        batches.append([(row.key, len(row.texts[0])) for row in self.rows])
         for row, values in zip(self.rows, own, strict=True):
             seen.setdefault(row.key, []).append(values.float().clone())
         return own, wrong

@@ -1,10 +1,12 @@
 """The sampler: exact counts, which texts are usable, filtered or cut, and where rows end."""
 
 import pytest
+import torch
 
 from tests.helpers.refusals import refusal
 from twinset.config import SamplingConfig
 from twinset.sampling.sampler import MOST_UNFINISHED, UNWANTED, Sampler, is_usable
+from twinset.table.tokenization import OTHER_TOKENS
 
 A, B = ("a",), ("b",)
 
@@ -220,3 +222,30 @@ def test_a_text_without_spaces_is_kept(writer):
     """Cut off at its last blank nothing would be left of it, and no row would be usable."""
     for row in writer(None, text="a" + "bc" * 40).sample({A: 2}):
         assert set(row.text) == set("abc") and len(row.text) > 40
+
+
+def test_further_texts_are_lines_behind_the_same_text(model, tokenizer):
+    cues = [tokenizer.encode(f"\n\n{name}:", add_special_tokens=False) for name in ("title", "by")]
+    given = (model, tokenizer, {A: [1, 5], B: [2]}, SamplingConfig(batch_size=8), 24)
+    bias = {label: torch.zeros(model.config.vocab_size) for label in (A, B)}
+    rows = Sampler(*given, biases=bias, further=cues).sample({A: 9, B: 9})
+    for row in rows:
+        assert row.text and len(row.others) == 2
+        assert not any("\n" in line or line != line.strip() for line in row.others)
+    assert len({line for row in rows for line in row.others}) > 18
+    drafts = Sampler(*given, further=cues).drafts({A: 3})  # they have no further texts
+    assert drafts == Sampler(*given).drafts({A: 3})
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("\n A title\nand more", "A title"), ("", ""), ("word " * 40, None)],
+)
+def test_a_further_text_is_one_whole_line(model, tokenizer, text, line):
+    sampler = Sampler(model, tokenizer, {A: [1]}, SamplingConfig(), 24)
+    ids = tokenizer.encode(text, add_special_tokens=False)[:OTHER_TOKENS]
+    found = sampler._line(ids)
+    if line is None:  # cut: without its last word
+        assert found == tokenizer.decode(ids).strip().rsplit(None, 1)[0]
+    else:
+        assert found == line

@@ -70,6 +70,21 @@ def test_a_long_text_is_cut_and_does_not_end(tokenizer):
     assert long.truncated == 5
 
 
+def test_further_texts_follow_and_take_their_room_from_the_text(tokenizer):
+    end, further = tokenizer.eos_token, {"my_title": ["One line", "", "x " * 200]}
+    plain = tokens(tokenizer)
+    made = tokenise(records(), template(), tokenizer, CONTEXT, 48, further=further)
+    assert tokenizer.decode(made.texts[0]) == f" {TEXTS[0]}{end}\n\nmy title: One line{end}"
+    assert made.texts[1] == plain.texts[1]
+    cue = tokenizer.encode("\n\nmy title:", add_special_tokens=False)
+    for budget in (48, 16):  # a long one is cut, and so is the text before it
+        made = tokenise(records(), template(), tokenizer, CONTEXT, budget, further=further)
+        start = len(plain.texts[2]) if budget == 48 else budget // 2
+        assert len(made.texts[2]) <= budget
+        assert made.texts[2][:start] == plain.texts[2][:start]
+        assert made.texts[2][start : start + len(cue)] == cue[: budget - start]
+
+
 def rows_of(made: TokenisedRecords, indices: list[int], seed: tuple[int, int]) -> dict[int, list]:
     """Each record's own rows, padding taken away."""
     sequences = made.sequences(indices, 2, seed)

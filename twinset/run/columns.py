@@ -45,13 +45,16 @@ from twinset.table.kinds import (
     ColumnRules,
     describe_column,
     survey_codes,
+    text_dtype,
     with_values,
 )
+from twinset.table.tokenization import OTHER_TOKENS
 
 # Parts of σ⁻², which adds up: of kinds and ranges, of grids, of labels with each column, of the
 # scores of pairs, and of the chosen pairs.
 SURVEY, GRIDS, LABELS, SCORES, PAIRS = 0.2, 0.2, 0.25, 0.05, 0.3
-IN_MODEL = (CATEGORY, NUMBER, DATE, TRUTH)
+IN_MODEL = (CATEGORY, NUMBER, DATE, TRUTH, TEXT)
+MOST_TEXTS = 3  # columns of texts that are kept without being declared. Each takes time to write.
 MOST_VALUES = 255  # of a category
 HALF = 0.5  # share of a category's cells that its released values must have
 NOISE_COST = 0.2  # records that a cell's noise moves, for a deviation of 1, once fitted
@@ -105,6 +108,7 @@ class ColumnRelease:
         self.cells = [Cells.of(column) for column in private.cells.values()]
         self.weights = unit_weights(private.units, len(private.labels))
         self.columns: list[Column] = []
+        self.left_out: list[int] = []  # columns that are not kept
         self.codes: list[np.ndarray] = []  # (N,) of each column, the number of each cell's value
 
     def count(
@@ -185,7 +189,8 @@ class ColumnRelease:
                 inside, outside = levels.pop(0)
                 repeats = inside >= HALF * (inside + outside) and len(column.values) > 0
                 if not repeats and column.name not in self.rules.kinds:
-                    column = replace(column, kind=TEXT)
+                    column = Column(column.name, TEXT, text_dtype(self.stated[place]))
+                    self.codes[place] = column.encode(self.cells[place])
             own_shares = np.ones(column.size)
             if levels:
                 own_shares[:-1] = grid_shares(levels, deviation)
@@ -223,7 +228,11 @@ class ColumnRelease:
         self.find_kinds()
         self.find_values()
         shares = self.find_grids()
+        texts = [i for i, c in enumerate(self.columns) if c.kind == TEXT]
+        free = [i for i in texts if self.columns[i].name not in self.rules.kinds]
+        self.left_out = free[MOST_TEXTS:]
         kept = [i for i, c in enumerate(self.columns) if c.kind in IN_MODEL]
+        kept = [i for i in kept if i not in self.left_out]
         made = [c for c in self.columns if c.kind in (IDENTIFIER, GAPS)]
         if not kept:
             return ColumnModel.without_tables(made) if made else None
@@ -306,12 +315,19 @@ class ColumnRelease:
 
     def notes(self) -> list[str]:
         """Return what became of the columns, for their owner. All of it follows from releases."""
-        stated = [f"{c.name!r} ({c.kind})" for c in self.columns if c.kind != TEXT]
+        kept = [c for i, c in enumerate(self.columns) if i not in self.left_out]
+        stated = [f"{c.name!r} ({c.kind})" for c in kept]
         found = [f"the twin has {', '.join(stated)}"] if stated else []
-        for column in self.columns:
-            if column.kind == TEXT:
-                found.append(
-                    f"leaving out {column.name!r}: it holds texts that hardly repeat. Join it with "
-                    f"the text, as in `text={{{column.name}}}: {{…}}`, or declare its `kind`."
-                )
+        if texts := [repr(c.name) for c in kept if c.kind == TEXT]:
+            them = "they have" if len(texts) > 1 else "it has"
+            found.append(
+                f"the model writes {', '.join(texts)} behind each text. In the twin {them} one "
+                f"line of {OTHER_TOKENS} tokens at most."
+            )
+        if self.left_out:
+            names = ", ".join(repr(self.columns[i].name) for i in self.left_out)
+            found.append(
+                f"leaving out {names}: only {MOST_TEXTS} further columns of texts are written, as "
+                "each takes time. Declare others with `kind`, as in `kind=NAME=text`."
+            )
         return found

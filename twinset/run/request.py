@@ -266,13 +266,16 @@ class Run:
     def keep_columns(self, columns: ColumnModel | None) -> None:
         """Keep the released model of the other columns. The twin has these columns, and no others.
 
-        `records` keep the private cells no longer.
+        `records` keep the private cells no longer, except further texts that steps will read.
         """
         self.columns, schema = columns, self.records.schema
         kept = {schema.text, *(attribute.name for attribute in schema.attributes)}
         kept |= {column.name for column in columns.columns} if columns else set()
         schema = replace(schema, columns=tuple(n for n in schema.columns if n in kept))
-        self.records = replace(self.records, schema=schema, others=None)
+        others, texts = self.records.others, columns.texts if columns else []
+        if others is not None:
+            others = others[texts] if texts and self.plan.steps else None
+        self.records = replace(self.records, schema=schema, others=others)
 
     def settings(self) -> dict[str, Any]:
         """Return the run's inputs as plain values. `internal/` keeps them."""

@@ -82,6 +82,7 @@ from twinset.sampling.tilt_fitting import (
 )
 from twinset.sampling.twin_model import TwinModel, twin_frame
 from twinset.table.columns import Picked
+from twinset.table.kinds import Cells
 from twinset.table.read import read_frame
 from twinset.table.records import Records, records_from_frame, without_reserved
 from twinset.table.schema import Combination
@@ -299,7 +300,10 @@ def train(run: Run) -> None:
             is_last = phase == len(kinds) - 1
             if len(kinds) > 1:
                 progress.say(f"phase {phase + 1} of {len(kinds)}: {kind.reads}")
-            tokens = tokenise_texts(run, "masked", masked=True) if kind.reads_masked else run.tokens
+            tokens, masked = run.tokens, kind.reads_masked or config.policy.redact_only
+            if kind.reads_masked or run.records.others is not None:
+                name = "masked" if kind.reads_masked else "whole"
+                tokens = tokenise_texts(run, name, masked, is_whole=True)
             plan = full
             if not kind.adds_noise:
                 names = ("noise_multiplier", "label_count_noise", "marginal_noise", "teacher_noise")
@@ -505,23 +509,33 @@ def find_workload(run: Run) -> Workload:
     return Workload(longest, rows, exact, run.most, len(run.candidates))
 
 
-def tokenise_texts(run: Run, name: str, masked: bool) -> TokenisedRecords:
+def tokenise_texts(run: Run, name: str, masked: bool, is_whole: bool = False) -> TokenisedRecords:
     """Return the records' texts as tokens, in the folder `name` if the run keeps tokens on disk.
 
-    If `masked`, detected spans are masked. Otherwise texts are unchanged.
+    If `masked`, detected spans are masked. Otherwise texts are unchanged. If `is_whole`, the
+    further texts of each record follow.
     """
     folder, texts = None, run.records.texts
+    others = run.records.other_columns() if is_whole else None
+    reserved = [token for token in special_token_strings(run.base.tokenizer) if token.strip()]
+    further = {
+        str(name): Cells.of(others[name]).lines(reserved)
+        for name in ([] if others is None else others)
+    }
     if run.tokens_folder is not None:
         folder = run.tokens_folder / name
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if masked:
         detector = detector_named(run.config.policy.detector)
-        texts = mask_texts(texts, detector, partial(run.progress.count, "texts masked"))
+        count = partial(run.progress.count, "texts masked")
+        texts = mask_texts(texts, detector, count)
+        further = {name: mask_texts(own, detector, count) for name, own in further.items()}
     records, longest = replace(run.records, texts=texts), run.config.training.max_tokens
     span = context_length(run.base.model)
     count = partial(run.progress.count, "texts in tokens")
-    tokens = tokenise(records, run.template, run.base.tokenizer, span, longest, folder, count)
-    if tokens.truncated:
+    given = records, run.template, run.base.tokenizer, span, longest, folder, count, further
+    tokens = tokenise(*given)
+    if tokens.truncated and not is_whole:
         why = "the longest length (`max_tokens`)"
         if (budget := text_budget(tokens.prompts, span, longest)) < longest:
             why = f"{budget} tokens: the base model reads {span}, the prompt included"

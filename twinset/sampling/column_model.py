@@ -19,7 +19,7 @@ import pandas as pd
 from twinset.files.atomic import write_json
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.counts import on_simplex
-from twinset.table.kinds import GAPS, IDENTIFIER, OTHER, Column, series_of
+from twinset.table.kinds import GAPS, IDENTIFIER, OTHER, TEXT, Column, series_of
 
 FILE, TABLES = "columns.json", "columns.safetensors"
 PARTS = ("bins", "shares", "tables")  # names of arrays in that file, before a number
@@ -61,8 +61,19 @@ class ColumnModel:
         """Return the model with such columns too. They come after those with tables."""
         return replace(self, columns=(*self.columns, *columns))
 
-    def draw(self, labels: np.ndarray, seed: int) -> pd.DataFrame:
-        """Return cells (n, A) for rows of these label combinations (n,), given by number."""
+    @property
+    def texts(self) -> list[str]:
+        """Names of the columns whose cells a language model writes."""
+        return [column.name for column in self.columns if column.kind == TEXT]
+
+    def draw(
+        self, labels: np.ndarray, seed: int, texts: Sequence[Sequence[str]] = ()
+    ) -> pd.DataFrame:
+        """Return cells (n, A) for rows of these label combinations (n,), given by number.
+
+        `texts` has what was written for the columns `self.texts` of each row. Where the model says
+        that a row has a gap, it is not used.
+        """
         rng = np.random.default_rng([seed, 53])
         drawn: dict[int, np.ndarray] = {}
         cells: dict[int, pd.Series] = {}
@@ -91,6 +102,12 @@ class ColumnModel:
                 cells[number] = series_of(column.name, np.array(list(own), object), column.dtype)
             elif column.kind == GAPS:
                 cells[number] = pd.Series([None] * len(labels), dtype=object)
+            elif column.kind == TEXT:
+                place = self.texts.index(column.name)
+                written = [row[place] or None for row in texts] or [""] * len(labels)
+                own = np.array([*written, None], object)[:-1]  # one dimension, of any texts
+                own[cells[number].isna()] = None
+                cells[number] = series_of(column.name, own, column.dtype)
         return pd.DataFrame({c.name: cells[i] for i, c in enumerate(self.columns)})
 
     def rebuild(self, twin: pd.DataFrame) -> pd.DataFrame:

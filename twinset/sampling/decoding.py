@@ -57,9 +57,22 @@ class Request:
         None  # (V,) for logits of tokens that it does not have yet, except the end
     )
     ending: Ending | None = None  # None: it ends where the model ends it
-    ids: list[int] = field(default_factory=list)  # tokens written so far
+    # For each further text of the row, the ids that come before it, and where it may end.
+    further: Sequence[tuple[Sequence[int], Ending]] = ()
+    texts: list[list[int]] = field(default_factory=lambda: [[]])  # ids written so far
+    given: deque[int] = field(default_factory=deque)  # tokens that come next and are not drawn
     # For each prompt the token that is read next, and that token's position.
     reads: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def now(self) -> Ending | None:
+        """Where the text that is being written may end."""
+        return self.ending if len(self.texts) == 1 else self.further[len(self.texts) - 2][1]
+
+
+def room_of(further: Sequence[tuple[Sequence[int], Ending]]) -> int:
+    """Return how many tokens the further texts of a row take at most."""
+    return sum(len(before) + ending.most for before, ending in further)
 
 
 @torch.inference_mode()
@@ -72,14 +85,16 @@ def decode(
     generator: torch.Generator,
     packed: PackedLinears | None = None,
 ) -> Iterator[tuple[int, list[int]]]:
-    """Yield the key and the ids of each row as it ends. The end-of-text token closes a row.
+    """Yield the key and the ids of each row's text as it ends. The end-of-text token closes it.
+
+    Further texts of a row are then in its request.
 
     Args:
         model: causal LM in evaluation mode.
         waiting: rows to be written, taken from the left. Rows may be added until the last one has
             ended. All have the same number of prompts.
         end: id of the end-of-text token.
-        max_new_tokens: longest row.
+        max_new_tokens: longest text.
         config: at most `batch_size` rows are written at once, and fewer if memory is short.
         generator: source of the draws.
         packed: the model's weights, from a caller who decodes several times.
@@ -89,7 +104,7 @@ def decode(
     batch = _Batch(model, config, waiting, max_new_tokens, packed or PackedLinears(model))
     while waiting or batch.rows:
         for row in batch.write_token(waiting, generator, end, max_new_tokens):
-            yield row.key, row.ids
+            yield row.key, row.texts[0]
 
 
 @torch.inference_mode()
@@ -169,7 +184,8 @@ class _Batch:
         prompt = max(len(ids) for row in waiting for ids in row.prompts[:per_row])
         like = read(first.prompts[0][:1])
         together = COLUMNS_TOGETHER if is_cpu(model.device) else 4 * COLUMNS_TOGETHER
-        columns = rounded(prompt + max_new_tokens, together)
+        further = max(room_of(row.further) for row in waiting)
+        columns = rounded(prompt + max_new_tokens + further, together)
         # A row takes little but keys and values: in SmolLM2-135M in bfloat16 23,040 bytes a token
         # (30 layers of 3 heads of 64, twice). So 160 columns are 3.7 MB, and twice that under
         # guidance. Logits and tilt are 0.2 MB.
@@ -224,21 +240,36 @@ class _Batch:
 
         bias = None if self._bias is None else self._bias[: len(self.rows)]
         own, wrong = self.logits()
-        short = [len(row.ids) < row.ending.least if row.ending else False for row in self.rows]
+        short = [len(row.texts[-1]) < row.now.least if row.now else False for row in self.rows]
         own[short, end] = -math.inf
         tokens = drawn_tokens(own, wrong, self._config, generator, bias, end)  # (R,)
+        given = {i for i, row in enumerate(self.rows) if row.given}
+        for i in given:
+            tokens[i] = self.rows[i].given.popleft()
         if bias is not None:
             bias.scatter_(1, tokens[:, None], 0.0)  # a row has this token now
         ended = []
         # From the back: the last row, which takes the place of one that leaves, has advanced then.
         for i, token in reversed(list(enumerate(tokens.tolist()))):
             row = self.rows[i]
-            row.ids.append(token)
             row.reads = [(token, position + 1) for _, position in row.reads]
-            ends, written = token == end or len(row.ids) == longest, len(row.ids)
-            if (may := row.ending) is not None:
-                ends |= written >= may.most or (written >= may.least and may.is_end(row.ids))
+            if i in given:
+                continue
+            ids = row.texts[-1]
+            ids.append(token)
+            ends, written = token == end or len(ids) == longest, len(ids)
+            if (may := row.now) is not None:
+                ends |= written >= may.most or (written >= may.least and may.is_end(ids))
             if not ends:
+                continue
+            if len(row.texts) <= len(row.further):  # another text follows
+                row.given.extend(row.further[len(row.texts) - 1][0])
+                if token == end:  # what follows comes in its place
+                    first = row.given.popleft()
+                    row.reads = [(first, position) for _, position in row.reads]
+                row.texts.append([])
+                if self._bias is not None and row.bias is not None:
+                    self._bias[i] = row.bias
                 continue
             ended.append(row)
             last, moved = len(self.rows) - 1, self.rows.pop()

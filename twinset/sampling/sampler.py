@@ -22,9 +22,10 @@ from twinset.config import SamplingConfig
 from twinset.errors import InputError
 from twinset.models.device import is_cpu
 from twinset.models.layers import PackedLinears
-from twinset.sampling.decoding import Ending, Request, attention_span, decode
+from twinset.sampling.decoding import Ending, Request, attention_span, decode, room_of
 from twinset.table.schema import CONTROL, Combination
 from twinset.table.templates import wrong_combinations
+from twinset.table.tokenization import OTHER_TOKENS
 
 # The same three words five times within 60 words are a loop. Without the limit of 60, long texts
 # (from 200 words) have them often: 1 to 14 % of news and 6 to 31 % of dialogues. With it, under
@@ -74,6 +75,7 @@ class Row:
     filtered: int = 0
     unfinished: int = 0  # had no end
     denied: int = 0  # other labels were likelier for them
+    others: tuple[str, ...] = ()  # further texts. An empty one is a gap.
 
 
 @dataclass
@@ -90,6 +92,7 @@ class Sampler:
     denies: Denies | None = None  # what teacher and released counts say
     length: DrawLength | None = None  # None: a row ends where the model ends it
     packed: PackedLinears | None = None  # None: the weights are packed here
+    further: Sequence[Sequence[int]] = ()  # ids that come before each further text of a row
 
     def sample(
         self,
@@ -115,7 +118,7 @@ class Sampler:
                     + ("." if kinds == "none" else f", or leave `filter={kinds}` out.")
                 )
         counted = [[each[why] for why in COUNTED] for each in refused]
-        return [Row(c, found[i], *counted[i]) for i, c in enumerate(wanted)]
+        return [Row(c, found[i][0], *counted[i], found[i][1]) for i, c in enumerate(wanted)]
 
     def drafts(
         self,
@@ -140,11 +143,13 @@ class Sampler:
         waste none, and short rows finish quickly when only few are left.
 
         Returns:
-            Each row's text, or a draft's ids, by its number in the order of the counts, and how
+            Each row's texts, or a draft's ids, by its number in the order of the counts, and how
             often and why each was refused before. Rows that were refused too often are missing.
         """
         config, end = self.config, self.tokenizer.eos_token_id
-        room = attention_span(self.model) - max(map(len, self.prompts.values()))
+        line = Ending(1, OTHER_TOKENS, partial(ids_end_line, self.tokenizer))
+        further = () if are_drafts else tuple((ids, line) for ids in self.further)
+        room = attention_span(self.model) - max(map(len, self.prompts.values())) - room_of(further)
         most = min(config.max_new_tokens or self.max_new_tokens, room)
         wanted = [c for c, n in counts.items() for _ in range(n)]
         # A generator on the processor keeps 32 bits of its seed, on every device the same. Streams
@@ -171,8 +176,10 @@ class Sampler:
                 overtime = min(most, length + max(OVERTIME, length // 2))
                 ending = Ending(length, overtime, partial(ids_end_sentence, self.tokenizer))
             prompts = tuple(tuple(self.prompts[c]) for c in asked)
-            return Request(i, prompts, self.biases.get(wanted[i]), ending)
+            begun[i] = Request(i, prompts, self.biases.get(wanted[i]), ending, further)
+            return begun[i]
 
+        begun: dict[int, Request] = {}
         waiting = deque(map(request, sorted(range(len(wanted)), key=lambda i: -sizes[i])))
         found: dict[int, Any] = {}
         spare: dict[int, Any] = {}  # unfinished or mislabelled texts, if no better one comes
@@ -205,7 +212,8 @@ class Sampler:
                 judged: dict[int, tuple[Any, str | None]]
                 judged = {i: (ids, None) for i, ids in batch.items()}
                 if not are_drafts:  # else no row is refused
-                    judged = self._judge(batch, wanted, refused)
+                    others = {i: list(map(self._line, begun[i].texts[1:])) for i in batch}
+                    judged = self._judge(batch, others, wanted, refused)
                 for i, (text, why) in judged.items():
                     if why is None:
                         found[i] = text
@@ -221,13 +229,23 @@ class Sampler:
                     on_progress(len(found), written / total)
         return found, refused
 
+    def _line(self, ids: Sequence[int]) -> str:
+        """Return the first line of a further text. One that was cut loses its last word."""
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
+        is_cut = len(ids) == OTHER_TOKENS and ids[-1] != self.tokenizer.eos_token_id
+        line, *rest = text.splitlines() or [""]
+        if is_cut and not rest and " " in line:
+            line = line.rsplit(None, 1)[0]
+        return "" if CONTROL.search(line) else line.strip()
+
     def _judge(
         self,
         batch: Mapping[int, list[int]],
+        others: Mapping[int, list[str]],
         wanted: Sequence[Combination],
         refused: Sequence[Counter[str]],
     ) -> dict[int, tuple[Any, str | None]]:
-        """Return the text of each ended row, and why it should be drawn again."""
+        """Return the texts of each ended row, and why it should be drawn again."""
         config, end = self.config, self.tokenizer.eos_token_id
         texts: dict[int, str] = {}
         why: dict[int, str | None] = dict.fromkeys(batch)
@@ -247,7 +265,11 @@ class Sampler:
             redraws = config.endings == "redraw" and refused[i][UNFINISHED] < MOST_UNFINISHED
             if not is_usable(text):
                 why[i] = UNUSABLE
-            elif any(pattern.search(text) for pattern in UNWANTED[config.filter]):
+            elif any(
+                pattern.search(each)
+                for each in (text, *others[i])
+                for pattern in UNWANTED[config.filter]
+            ):
                 why[i] = FILTERED
             elif redraws and not is_finished:
                 why[i] = UNFINISHED
@@ -256,7 +278,12 @@ class Sampler:
         if self.denies and asked:
             denied = self.denies([wanted[i] for i in asked], list(asked.values()))
             why |= {i: DENIED for i, is_denied in zip(asked, denied, strict=True) if is_denied}
-        return {i: (text, why[i]) for i, text in texts.items()}
+        return {i: ((text, tuple(others[i])), why[i]) for i, text in texts.items()}
+
+
+def ids_end_line(tokenizer: Any, ids: Sequence[int]) -> bool:
+    """Return whether a line ends among token ids. Blank lines before it do not count."""
+    return "\n" in tokenizer.decode(list(ids)).lstrip()
 
 
 def is_usable(text: str) -> bool:

@@ -52,7 +52,7 @@ from twinset.sampling.rows import RowGroups, devices_for_rows, draw_groups, grou
 from twinset.sampling.sampler import Sampler
 from twinset.table.schema import ORDERED, Combination, Schema
 from twinset.table.templates import Template
-from twinset.table.tokenization import prompt_tokens, text_budget
+from twinset.table.tokenization import cue_tokens, prompt_tokens, text_budget
 
 DESCRIPTION = PRIVATE
 WEIGHT = 0.3  # of tokens next to the teacher, because they repeat one another: see tuning.md
@@ -136,10 +136,8 @@ class TwinModel:
             twin = model.sample(proportional(model.label_counts, 1000), SamplingConfig(seed=1))
         """
         progress, groups = progress or Silent(), RowGroups() if groups is None else groups
-        # Without privacy no ledger tells whether steps were trained. Then they are taken to be.
-        is_trained = any(not isinstance(event, RELEASES) for event in self.ledger.events)
         follows_counts = bool(sampling.tilt) and (self.tilt or self.lengths) is not None
-        if not (is_trained or follows_counts):
+        if not (self.is_trained or follows_counts):
             progress.warn(NOTHING_LEARNT)
         draw, device = partial(self.sampler, sampling), self.model.device
         wanted = groups_of(counts, device)
@@ -158,7 +156,8 @@ class TwinModel:
         columns = None
         if self.columns is not None:
             number = {c: i for i, c in enumerate(self.schema.combinations)}
-            columns = self.columns.draw(np.array([number[c] for c in labels], int), sampling.seed)
+            own = np.array([number[c] for c in labels], int)
+            columns = self.columns.draw(own, sampling.seed, [row.others for row in rows])
         frame = twin_frame(self.schema, [row.text for row in rows], labels, columns)
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
 
@@ -204,6 +203,7 @@ class TwinModel:
                 biases[c] = bias.to(self.model.device)
         lengths = self.lengths if has_lengths or (has_lengths is None and sampling.tilt) else None
         bins = LengthBins(self.text_tokens, self.tokenizer.eos_token_id)
+        texts = self.columns.texts if self.columns else []
         return Sampler(
             self.fastest,
             self.tokenizer,
@@ -215,7 +215,13 @@ class TwinModel:
             self._denies if self.teacher is not None and sampling.teacher_redraws else None,
             None if lengths is None else partial(lengths.draw, self.schema, bins),
             self._packed,
+            [cue_tokens(name, self.tokenizer, self.is_trained) for name in texts],
         )
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether steps were trained. Without privacy no ledger tells, and they are taken to be."""
+        return any(not isinstance(event, RELEASES) for event in self.ledger.events)
 
     def shares(self, combinations: Collection[Combination]) -> dict[Combination, float]:
         """Return the share of each label combination among these, by noisy counts."""

@@ -25,7 +25,7 @@ from twinset.table.schema import CONTROL, plain
 
 CATEGORY, NUMBER, DATE, TRUTH = "category", "number", "date", "yes/no"
 IDENTIFIER, TEXT, GAPS = "identifier", "text", "gaps"
-DECLARABLE = (CATEGORY, NUMBER, DATE, TRUTH, IDENTIFIER)
+DECLARABLE = (CATEGORY, NUMBER, DATE, TRUTH, IDENTIFIER, TEXT)
 OTHER = "other"  # a category's value for all values that were not released
 
 # Each date format with what it looks like. Formats stay apart, so that a twin has the usual one.
@@ -165,6 +165,18 @@ class Cells:
         ]
         return cls(np.array([*places, -1])[own], [*known])
 
+    def lines(self, reserved: Sequence[str] = ()) -> list[str]:
+        r"""Return (N,) cells as lines, "" for a gap. So is a cell with one of the `reserved` words.
+
+        >>> Cells.of(pd.Series(["so \n good", None])).lines()
+        ['so good', '']
+        """
+        lines = [
+            "" if any(word in text for word in reserved) else " ".join(text.split())
+            for text in self.texts
+        ]
+        return [lines[place] if place >= 0 else "" for place in self.places.tolist()]
+
 
 def read_number(text: str) -> tuple[float, int, bool] | None:
     """Return a number, its decimals, and whether it has a decimal comma. None: it is none.
@@ -270,6 +282,8 @@ class Column:
         """Number of different values: of the domain or grid, other values and a gap."""
         if self.kind == CATEGORY:
             return len(self.values) + 2  # others, a gap
+        if self.kind == TEXT:
+            return 2  # some text, a gap
         return len(self.edges) if self.kind in (NUMBER, DATE) else 3  # G cells and a gap
 
     def encode(self, cells: Cells) -> np.ndarray:
@@ -281,7 +295,9 @@ class Column:
         edges = self._edges
         known = {plain(value): place for place, value in enumerate(self.values)}
         for place, text in enumerate(cells.texts):
-            if self.kind == CATEGORY:
+            if self.kind == TEXT:
+                table[place] = 0
+            elif self.kind == CATEGORY:
                 table[place] = known.get(text, gap - 1)
             elif self.kind == TRUTH:
                 table[place] = {"False": 0, "True": 1}.get(text, gap)
@@ -322,8 +338,10 @@ class Column:
         return dates.get(self.form, next(iter(dates.values()), None))
 
     def decode(self, numbers: np.ndarray, rng: np.random.Generator) -> pd.Series:
-        """Return (n,) cells for numbers of values, in the twin's dtype."""
+        """Return (n,) cells for numbers of values, in the twin's dtype. Texts are "" at first."""
         gaps = numbers == self.size - 1
+        if self.kind == TEXT:
+            return pd.Series(np.array(["", None], object)[numbers], name=self.name, dtype=object)
         if self.kind == CATEGORY:
             values = np.array([*self.values, OTHER, None], object)
             found = values[numbers]
@@ -465,7 +483,16 @@ def describe_column(
     if kind == TRUTH:
         # of others a single gap may have made the type
         return Column(name, kind, stated if stated in ("boolean", "bool[pyarrow]") else "")
-    return Column(name, kind)
+    return Column(name, kind, text_dtype(column) if kind == TEXT else "")
+
+
+def text_dtype(cells: pd.Series) -> str:
+    """Return the dtype of new texts in a column. It follows from no cell, and they have no order.
+
+    >>> text_dtype(pd.Series(["a"], dtype="category")), text_dtype(pd.Series(["a", 1.5]))
+    ('category', 'str')
+    """
+    return dtype_name(cells, [""]).removesuffix(" (ordered)")
 
 
 def with_values(column: Column, texts: Sequence[str], cells: pd.Series) -> Column:

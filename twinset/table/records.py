@@ -42,11 +42,10 @@ from twinset.table.columns import (
     some_at_once,
     widened,
 )
-from twinset.table.kinds import ColumnRules
+from twinset.table.kinds import ColumnRules, text_dtype
 from twinset.table.labels import (
     LabelColumn,
     LabelRules,
-    dtype_name,
     public_labels,
     settle_labels,
 )
@@ -350,9 +349,7 @@ def records_from_frame(
     if not facts.is_named_by_rows:  # in JSONL single rows decide the order of columns
         names = [str(name) for name in frame.columns if name in names]
     released = tuple(Attribute(c.name, c.dtype, tuple(c.codes.values)) for c in columns)
-    # the text's dtype follows from no text: one cell that is a number must not decide it
-    text_dtype = dtype_name(frame[text], [""]).removesuffix(" (ordered)")  # new texts have no order
-    schema = Schema(text, text_dtype, released, tuple(names))
+    schema = Schema(text, text_dtype(frame[text]), released, tuple(names))
     # who declared each column's values, for the ledger
     whose = {column.name: column.whose for column in columns if column.whose is not None}
     undeclared = {c.name: c for c in columns if rules is not None and c.whose is None}

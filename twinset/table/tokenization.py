@@ -12,7 +12,7 @@ a length and its double, because a batch is filled up for each of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import chain, groupby
@@ -32,6 +32,7 @@ from twinset.table.records import Records
 from twinset.table.schema import Combination
 from twinset.table.templates import Template, wrong_combinations
 
+OTHER_TOKENS = 32  # of each further text of a record, such as a title
 SHORTEST_TEXT = 8  # tokens that must fit after the longest prompt
 TEXTS_AT_ONCE = 1000  # tokenised together, and rows of a batch of Arrow's
 TOKENS, FACTS = "tokens.arrow", "facts.json"
@@ -160,6 +161,17 @@ def prompt_tokens(
     return {c: tokenizer.encode(text, add_special_tokens=False) for c, text in texts.items()}
 
 
+def cue_tokens(name: str, tokenizer: Any, ends_text: bool) -> list[int]:
+    """Return the ids that come before a further text, which is in the column `name`.
+
+    Trained models have learned it behind the end-of-text token. To others that token says that
+    something new begins, which has nothing to do with the text before it.
+    """
+    cue = "\n\n{}:".format(" ".join(name.replace("_", " ").split()))
+    ids: list[int] = tokenizer.encode(cue, add_special_tokens=False)
+    return [tokenizer.eos_token_id, *ids] if ends_text else ids
+
+
 def text_budget(prompts: dict[Combination, list[int]], context: int, max_tokens: int) -> int:
     """Return how many text tokens (end of text included) fit after the longest prompt."""
     longest = max(map(len, prompts.values()))
@@ -179,13 +191,16 @@ def tokenise(
     max_tokens: int,
     folder: Path | None = None,
     count: Callable[[int, int], object] = lambda done, total: None,
+    further: Mapping[str, Sequence[str]] | None = None,
 ) -> TokenisedRecords:
     """Turn records into tokens. Tokens that are already in the folder are reused.
 
     The end-of-text token closes each text. `context` is the longest sequence that the model reads,
     `max_tokens` the longest text that is kept, end of text included: a public constant. The folder
     is private to its owner. Its tokens must come from the same records, tokenizer and options.
-    `count` is called with the number of finished records and their total.
+    `count` is called with the number of finished records and their total. `further` has further
+    texts of each record by column, which follow its text. An empty one is left out. A text that is
+    too long for them is cut.
     """
     prompts = prompt_tokens(template, records.schema.combinations, tokenizer)
     budget = text_budget(prompts, context, max_tokens)
@@ -195,6 +210,7 @@ def tokenise(
             return kept
     places = {combination: number for number, combination in enumerate(prompts)}
     truncated, done, labels = 0, 0, iter(records.labels)
+    tails = [_tails(name, texts, tokenizer) for name, texts in (further or {}).items()]
 
     def batches() -> Iterator[pa.RecordBatch]:
         nonlocal truncated, done
@@ -203,6 +219,10 @@ def tokenise(
             encoded = tokenizer(spaced, add_special_tokens=False)["input_ids"]
             truncated += sum(len(ids) >= budget for ids in encoded)
             cut = [[*ids, tokenizer.eos_token_id][:budget] for ids in encoded]
+            for row, ids in enumerate(cut):
+                more = [id for each in tails for id in next(each)][: budget // 2]
+                if more:
+                    cut[row] = [*ids[: budget - len(more)], *more]
             # flat ids and where each row begins: no scalar of Arrow's for each token
             flat = np.fromiter(chain.from_iterable(cut), np.int32)
             offsets = np.cumsum([0, *map(len, cut)], dtype=np.int32)
@@ -229,3 +249,13 @@ def tokenise(
     facts = {"prompts": pairs, "truncated": truncated, "context": context}
     write_json(folder / FACTS, facts)
     return TokenisedRecords.open(folder)
+
+
+def _tails(name: str, texts: Sequence[str], tokenizer: Any) -> Iterator[list[int]]:
+    """Yield for each record the ids that follow its text: none, or a cue and a further text."""
+    end, cue = tokenizer.eos_token_id, cue_tokens(name, tokenizer, ends_text=True)
+    for some in some_at_once(texts, TEXTS_AT_ONCE):
+        spaced = [" " + text for text in some]
+        encoded = tokenizer(spaced, add_special_tokens=False)["input_ids"]
+        for text, ids in zip(some, encoded, strict=True):
+            yield [*cue[1:], *[*ids, end][:OTHER_TOKENS]] if text else []
