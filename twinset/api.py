@@ -210,7 +210,9 @@ class Twinset:
         self._made_from = replace(source, data="")  # how to read, and no record
         return self
 
-    def sample(self, rows: int, *, seed: int | None = None) -> pd.DataFrame:
+    def sample(
+        self, rows: int, *, seed: int | None = None, where: Mapping[str, Any] | None = None
+    ) -> pd.DataFrame:
         """Return a twin. Its labels follow the proportions of the noisy label counts.
 
         Example:
@@ -218,25 +220,35 @@ class Twinset:
 
                 more = Twinset.load("model").sample(2000)
 
+            Rows of some kind only:
+
+                dresses = model.sample(500, where={"Department": "Dresses", "Age": (18, 30)})
+
         Args:
             rows: number of rows.
             seed: the same seed gives the same rows, another seed gives other rows. By default the
                 seed of `options`.
+            where: by column a value that all rows have, a list of values, or the two ends of a
+                range. None stands for a gap. Columns are labels or other columns, but no texts.
 
         Returns:
             A table of `rows` rows with the columns of the fitted table, in their order.
 
         Raises:
-            InputError: the model is not fitted, or almost none of the drawn rows can be used.
+            InputError: the model is not fitted, no row can meet `where`, or almost none of the
+                drawn rows can be used.
         """
         from twinset.sampling.allocation import proportional
 
         sampling = self.config.sampling
         if seed is not None:
             sampling = replace(sampling, seed=seed)
-        counts = proportional(self.model.label_counts, rows)
+        model, weights = self.model, self.model.label_counts
+        if where:
+            model, weights = model.given(where)
+        counts = proportional(weights, rows)
         with _listening(self._progress) as progress:
-            twin = self.model.sample(counts, sampling, progress)
+            twin = model.sample(counts, sampling, progress)
         self._written.update(_hashes(twin))
         return twin
 

@@ -105,6 +105,39 @@ def test_columns_are_kept_as_they_are_asked_for(table, tiny_base, data, more, ke
     assert found.code == 2 and found.err.count("\n") == 1 and not Path("r").exists()
 
 
+def test_rows_meet_the_conditions_that_are_asked_for(table, tiny_base):
+    generate(tiny_base, "t.csv")
+    given = ("sample", "r", "--rows", "30", "--quiet", "--overwrite", "--output", "more.csv")
+    assert call(*given, "--where", "age=18:40", "--where", "label=pos").code == 0
+    twin = read_frame("more.csv")
+    assert twin["age"].between(18, 40).all() and set(twin["label"]) == {"pos"}
+    assert not twin["old"].mean() > 0.2  # what goes with it follows
+    assert verify(Path("more.csv")).rows == 30
+    model = Twinset.load("r", progress=False)
+    twin = model.sample(30, where={"city": "York", "gap": None, "old": [True, False]})
+    assert set(twin["city"]) == {"York"} and twin["gap"].isna().all()
+    assert model.share(twin, "shared").exists()
+    for wrong in ("city=Leeds", "town=York", "id=7", "label=none", "age=900", "review=Fine.", "x"):
+        found = call(*given, "--where", wrong)
+        assert found.code == 2 and found.err.count("\n") == 1, wrong
+
+
+def test_conditions_are_those_of_the_model_itself(table, tiny_base):
+    """Drawn rows that meet conditions are as frequent and as spread as the rows under them."""
+    generate(tiny_base, "t.csv")
+    model = TwinModel.load("r").columns
+    labels = np.repeat([0, 1], 20_000)
+    free = model.draw(labels, 0)
+    meets = (free["city"] == "York") & free["age"].between(30, 50)
+    given, likely = model.given({"city": "York", "age": (30, 50)})
+    assert likely == pytest.approx([meets[labels == c].mean() for c in (0, 1)], abs=0.01)
+    drawn = given.draw(labels, 1)
+    assert drawn["age"].between(30, 50).all() and set(drawn["city"]) == {"York"}
+    for name in ("old", "age", "gap", "when"):
+        shares = [t[name].astype(str).value_counts(normalize=True) for t in (free[meets], drawn)]
+        assert shares[0].sub(shares[1], fill_value=0).abs().sum() < 0.15, name
+
+
 @pytest.mark.parametrize("steps", ["0", "2"])
 def test_a_second_text_is_written_behind_the_first(table, tiny_base, steps):
     titles = [f"note {i} of all" if i % 4 else "" for i in range(N)]

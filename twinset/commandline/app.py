@@ -45,6 +45,7 @@ from twinset.config.options import (
     TIME,
     TRAINING,
     TWIN_FILE,
+    WHERE,
     options_of,
 )
 from twinset.errors import InputError
@@ -162,7 +163,7 @@ def _make(
 
 
 @_command
-@takes(OPTIONS["device"], *ROWS, *DECODING, *TWIN_FILE, *OVERWRITE, *SEED)
+@takes(OPTIONS["device"], *ROWS, WHERE, *DECODING, *TWIN_FILE, *OVERWRITE, *SEED)
 def sample(
     model: Annotated[Path, typer.Argument(help="Run folder or model folder.")],
     *,

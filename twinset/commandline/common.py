@@ -263,7 +263,8 @@ def request_of(
     places: dict[str, Any] = {name: given[name] for name in same if name in given}
     places |= {name: Path(given[name]) for name in ("run", "output") if name in given}
     paths = OutputPaths(**places, guard_formulas=not given.get("no_formula_guard", False))
-    rows = RowsRequest(given.get("rows"), given.get("rows_per_label", ()), given.get("plan_file"))
+    asked = given.get("rows"), given.get("rows_per_label", ()), given.get("plan_file")
+    rows = RowsRequest(*asked, tuple(given.get("where", ())))
     return config, rows, paths
 
 

@@ -109,6 +109,14 @@ COLUMNS = (
     Option("kind", str, "Kind of another column, if it is not recognised.", "COLUMN=KIND", True),
     Option("range", str, "Public range of a column of numbers.", "COLUMN=LOW:HIGH", True),
 )
+# Of rows that a model writes.
+WHERE = Option(
+    "where",
+    str,
+    "Value that all rows have: a label, another column, or a range of numbers.",
+    "COLUMN=VALUE|LOW:HIGH",
+    True,
+)
 # Of a run. Commands that measure several models hold rows out on their own.
 HOLD_OUT = (
     Option(
@@ -286,7 +294,7 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
 
 def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that `run_config` knows."""
-    other = {o.name for o in (*PANELS["Table"], *ROWS, *PANELS["Results"])}
+    other = {o.name for o in (*PANELS["Table"], *ROWS, WHERE, *PANELS["Results"])}
     return {name: value for name, value in options.items() if name not in other}
 
 

@@ -47,6 +47,7 @@ from twinset.sampling.decoding import check_decoding
 from twinset.sampling.rows import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel, twin_frame
 from twinset.table.read import write_frame
+from twinset.table.schema import plain
 from twinset.table.templates import kinds_of_text
 from twinset.training.distributed import process_group
 
@@ -216,7 +217,16 @@ def sample_only(
             f"{folder}/share holds a twin. Replace it with `overwrite=True`, or give `output`."
         )
     model = TwinModel.load(folder, device)
-    counts = explicit(model.schema, asked) or story.share_out_rows(model, asked, progress)
+    weights = None
+    if asked.where:
+        model, weights = model.given(asked.conditions)
+    counts = explicit(model.schema, asked) or story.share_out_rows(model, asked, progress, weights)
+    for combination, rows in counts.items() if weights else ():
+        if rows and not weights[combination] > 0:
+            raise InputError(
+                f"`where`: no row of label {','.join(map(plain, combination))} can meet it, by the "
+                "noisy counts. Ask for other labels."
+            )
 
     def write(share: Path) -> Path:
         form, guard = paths.twin_format(), paths.guard_formulas

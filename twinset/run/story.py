@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -598,15 +598,23 @@ def build_twin_model(run: Run, model: Any) -> TwinModel:
 
 
 def share_out_rows(
-    model: TwinModel, asked: RowsRequest, progress: Progress
+    model: TwinModel,
+    asked: RowsRequest,
+    progress: Progress,
+    weights: Mapping[Combination, float] | None = None,
 ) -> dict[Combination, int]:
-    """Return the rows of each label combination, in proportion to noisy counts of records."""
+    """Return the rows of each label combination, in proportion to noisy counts of records.
+
+    `weights` are other shares, if rows must meet conditions.
+    """
     records = model.ledger.records
     if model.ledger.unit == OWNER_UNIT:  # as counted, with noise
         records = max(1, round(min(MOST_ROWS, sum(model.label_counts.values()))))
     rows = asked.rows or usual_rows(records)
     if not asked.rows and 2 * records > MOST_ROWS:  # a model of others may state any number
         progress.say(f"writing {rows:,} rows, the most by default. `rows` asks for more.")
+    if weights is not None:
+        return proportional(weights, rows)
     counts = proportional(model.label_counts, rows)
     without = [
         f"{attribute.name} {value!r}"

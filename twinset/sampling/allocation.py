@@ -28,6 +28,7 @@ class RowsRequest:
     rows: int | None = None  # in all, in the proportions of the noisy label counts
     per_label: tuple[str, ...] = ()  # "500", or "positive=500" for each label wanted
     plan_file: str | None = None  # a table of label columns and a column `rows`
+    where: tuple[str, ...] = ()  # "COLUMN=VALUE", of all rows
 
     def __post_init__(self) -> None:
         """Refuse more than one of the three options."""
@@ -35,6 +36,22 @@ class RowsRequest:
             raise InputError("give only one of `rows`, `rows_per_label` and `plan_file`")
         if self.rows is not None:
             check_number("`rows`", self.rows, ROWS, is_whole=True)
+        for one in self.where:
+            if not one.partition("=")[1] or one.startswith("="):
+                raise InputError(f"`where={one[:60]}`: unclear. Write COLUMN=VALUE.")
+
+    @property
+    def conditions(self) -> dict[str, str | None | list[str | None]]:
+        """The values that rows must have, by column. None stands for a gap.
+
+        >>> RowsRequest(where=("age=18:30", "city=York", "city=Hull", "size=")).conditions
+        {'age': '18:30', 'city': ['York', 'Hull'], 'size': None}
+        """
+        found: dict[str, list[str | None]] = {}
+        for one in self.where:
+            name, _, value = one.partition("=")
+            found.setdefault(name, []).append(value or None)
+        return {name: each if len(each) > 1 else each[0] for name, each in found.items()}
 
 
 def usual_rows(records: int) -> int:

@@ -12,10 +12,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from twinset.errors import InputError
 from twinset.files.atomic import write_json
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.counts import on_simplex
@@ -109,6 +111,60 @@ class ColumnModel:
                 own[cells[number].isna()] = None
                 cells[number] = series_of(column.name, own, column.dtype)
         return pd.DataFrame({c.name: cells[i] for i, c in enumerate(self.columns)})
+
+    def given(self, where: Mapping[str, Any]) -> tuple[ColumnModel, np.ndarray]:
+        """Return the model of rows that meet conditions on columns, and how likely these are.
+
+        It is exact: conditions go up the tree as messages, and tables are multiplied by them.
+
+        Args:
+            where: by column what `Column.matches` takes.
+
+        Returns:
+            A model for `draw`, and (C,) the share of each label combination's rows that meet the
+            conditions.
+
+        Raises:
+            InputError: a column is not in the model, or no row can meet the conditions on it.
+        """
+        places = {column.name: number for number, column in enumerate(self.columns)}
+        wanted = dict[int, np.ndarray]()  # (size,) of the value
+        for name, value in where.items():
+            number = places.get(name, -1)
+            if number not in self.order or self.columns[number].kind == TEXT:
+                asked = [c.name for i, c in enumerate(self.columns) if i in self.order]
+                known = [n for n in asked if n not in self.texts]
+                raise InputError(f"`where`: cannot ask for {name!r}. Choose from {known}.")
+            wanted[number] = self.columns[number].matches(value) & (self.bins[number] >= 0)
+            if not wanted[number].any():
+                raise InputError(
+                    f"`where`: no row can have this {name!r}. It is a {self.columns[number].about}."
+                )
+        shares, tables = list(self.shares), list(self.tables)
+        said = {n: np.ones((len(self.tables[n]), self.tables[n].shape[2])) for n in self.order}
+        likely = np.ones(len(self.tables[self.order[0]]) if self.order else 1)
+        for number in reversed(self.order):  # (C, K of the parent, K)
+            own = said[number]  # (C, K) what columns below say
+            if number in wanted:
+                bins, mask = self.bins[number], wanted[number]
+                there = bins >= 0
+                total = np.bincount(bins[there], shares[number][there])
+                kept = np.bincount(bins[there], (shares[number] * mask)[there])
+                own = own * (kept / np.maximum(total, 1e-300))
+                shares[number] = shares[number] * mask
+            joint = tables[number].astype(np.float64) * own[:, None, :]
+            message = joint.sum(2)  # (C, K of the parent)
+            tables[number] = np.where(
+                message[:, :, None] > 0,
+                joint / np.maximum(message, 1e-300)[:, :, None],
+                tables[number],
+            )
+            if self.parents[number] >= 0:
+                said[self.parents[number]] *= message
+            else:
+                likely *= message[:, 0]
+        found = replace(self, shares=tuple(shares), tables=tuple(tables))
+        return found, likely
 
     def rebuild(self, twin: pd.DataFrame) -> pd.DataFrame:
         """Return the cells of some drawn rows, with the categories and types that `draw` gives."""

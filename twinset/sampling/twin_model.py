@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,7 +50,8 @@ from twinset.sampling.label_tables import NaiveBayes, TextLengths, TokenTilt
 from twinset.sampling.row_pool import Draw, start_workers
 from twinset.sampling.rows import RowGroups, devices_for_rows, draw_groups, groups_of
 from twinset.sampling.sampler import Sampler
-from twinset.table.schema import ORDERED, Combination, Schema
+from twinset.table.columns import plain_cell
+from twinset.table.schema import ORDERED, Combination, Schema, plain
 from twinset.table.templates import Template
 from twinset.table.tokenization import cue_tokens, prompt_tokens, text_budget
 
@@ -160,6 +161,35 @@ class TwinModel:
             columns = self.columns.draw(own, sampling.seed, [row.others for row in rows])
         frame = twin_frame(self.schema, [row.text for row in rows], labels, columns)
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
+
+    def given(self, where: Mapping[str, Any]) -> tuple[TwinModel, dict[Combination, float]]:
+        """Return the model of rows that meet conditions, and shares of rows for its labels.
+
+        Conditions are on labels and on other columns, as `Column.matches` takes them. This is
+        post-processing of what was released.
+
+        Raises:
+            InputError: no row can meet them.
+        """
+        names = [attribute.name for attribute in self.schema.attributes]
+        weights, columns = dict(self.label_counts), self.columns
+        for name in set(where) & set(names):
+            values = where[name] if isinstance(where[name], list | set) else [where[name]]
+            asked = {plain(plain_cell(value)) for value in values}
+            for c in weights:
+                if plain(c[names.index(name)]) not in asked:
+                    weights[c] = 0
+        others = {name: value for name, value in where.items() if name not in names}
+        if others:
+            if columns is None:
+                raise InputError(f"`where`: has no column {next(iter(others))!r}. It has {names}.")
+            columns, likely = columns.given(others)
+            number = {c: i for i, c in enumerate(self.schema.combinations)}
+            weights = {c: n * float(likely[number[c]]) for c, n in weights.items()}
+        if not sum(weights.values()) > 0:
+            asked_for = ", ".join(f"{name}={value!r}" for name, value in where.items())
+            raise InputError(f"`where`: no row has {asked_for}, by the noisy counts.")
+        return replace(self, columns=columns), weights
 
     def share(
         self,

@@ -337,6 +337,43 @@ class Column:
         dates = read_dates(text)
         return dates.get(self.form, next(iter(dates.values()), None))
 
+    def matches(self, wanted: Any) -> np.ndarray:
+        """Return (size,) whether each value is the wanted one, or one of a list of them.
+
+        None asks for a gap. Of numbers and dates a pair, or a text such as "18:30", is a range.
+        They are compared cell by cell of the grid.
+
+        >>> Column("city", CATEGORY, values=("York", "Hull")).matches(["Hull", None]).tolist()
+        [False, True, False, True]
+        >>> Column("age", NUMBER, edges=(18.0, 19.0, 20.0, 21.0)).matches("19:30").tolist()
+        [False, True, True, False]
+        """
+        found = np.zeros(self.size, bool)
+        if self.kind in (CATEGORY, TRUTH):
+            named = (
+                [*map(plain, self.values), OTHER] if self.kind == CATEGORY else ["False", "True"]
+            )
+        for one in wanted if isinstance(wanted, list | set | frozenset) else [wanted]:
+            if one is None or one is pd.NA or one != one:
+                found[-1] = True
+            elif self.kind in (CATEGORY, TRUTH):
+                found[:-1] |= np.array([plain(plain_cell(one)) == value for value in named], bool)[
+                    : self.size - 1
+                ]
+            elif self.kind in (NUMBER, DATE):
+                ends = one
+                if isinstance(one, str) and self.read_value(one) is None:
+                    ends = tuple(one.split(":"))
+                low, *high = ends if isinstance(ends, tuple) else (ends,)
+                bounds = [self.read_value(plain(plain_cell(end))) for end in (low, *high)]
+                if len(bounds) <= 2 and None not in bounds:
+                    starts, stops = self._edges[:-1], self._edges[1:]
+                    if high:
+                        found[:-1] |= (starts >= bounds[0]) & (starts <= bounds[1])
+                    else:
+                        found[:-1] |= (starts <= bounds[0]) & (bounds[0] < stops)
+        return found
+
     def decode(self, numbers: np.ndarray, rng: np.random.Generator) -> pd.Series:
         """Return (n,) cells for numbers of values, in the twin's dtype. Texts are "" at first."""
         gaps = numbers == self.size - 1
