@@ -1,15 +1,20 @@
 """Kinds of the other columns: what a cell is, and what a column of messy cells becomes."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from dateutil.tz import tzoffset
+from pyarrow.feather import write_feather
+from pyarrow.parquet import write_table
 
 from twinset.errors import InputError
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.run.columns import ColumnRelease, PrivateColumns
 from twinset.table.columns import table_of
-from twinset.table.kinds import Cells, ColumnRules, read_dates, read_number, survey_codes
+from twinset.table.kinds import Cells, Column, ColumnRules, read_dates, read_number, survey_codes
 from twinset.table.read import read_frame, write_frame
 from twinset.table.records import records_from_frame
 
@@ -17,6 +22,7 @@ N = 600
 rng = np.random.default_rng(0)
 LABELS = rng.integers(0, 2, N)
 DAYS = [pd.Timestamp("2023-01-01") + pd.Timedelta(days=int(d)) for d in rng.integers(0, 700, N)]
+ZONED = pd.Series(DAYS).dt.tz_localize("Europe/Berlin")
 FORMS = ("%d.%m.%Y", "%Y-%m-%d", "%b %d, %Y")
 COUNTS = rng.integers(-40, 60, N)
 # By column: cells of a CSV file, the kind, the twin's dtype, and a pattern that each cell has.
@@ -135,20 +141,57 @@ def test_types_that_a_source_states_come_back():
         (pd.array([1] * N, "int64[pyarrow]"), 2.5),
         (np.ones(N, np.int64), 2**63 + 5),
         (np.ones(N, np.int64), None),
+        (pd.Series(DAYS).astype("datetime64[us]"), pd.Timestamp("2024-01-01 00:00:00.000000001")),
+        (pd.Series(DAYS).astype("datetime64[s]"), pd.Timestamp("2024-01-01 00:00:00.5")),
+        (pd.Series(["1", "2"] * (N // 2), dtype="str"), 7),
+        (pd.Series([1, 2] * (N // 2), dtype="category"), "x"),
     ],
 )
 def test_one_cell_decides_no_type_of_a_table_in_memory(cells, odd):
     plain = pd.Series(cells)
     family = "pyarrow" if "pyarrow" in str(plain.dtype) else "numpy_nullable"
     other = pd.Series([odd, *plain.tolist()[1:]])
-    if plain.dtype != np.int64:
+    if isinstance(plain.dtype, pd.CategoricalDtype):
+        other = other.astype("category")
+    elif plain.dtype in ("Int64", "int64[pyarrow]"):
         other = other.convert_dtypes(dtype_backend=family)
-    models = [release(pd.DataFrame({"a": each}), sigma=1.0)[1] for each in (plain, other)]
+    assert other.dtype != plain.dtype  # or there was nothing to see
+    rules = ColumnRules.of(None, {"a": "category"} if plain.dtype == "category" else None)
+    models = [release(pd.DataFrame({"a": each}), rules, sigma=1.0)[1] for each in (plain, other)]
     one, two = (model.draw(LABELS, 0)["a"].dtype for model in models)
     assert one == two
 
 
-ZONED = pd.Series(DAYS).dt.tz_localize("Europe/Berlin")
+STATED = {
+    "int32": pa.array([1, 2] * (N // 2), pa.int32()),
+    "int64": pa.array([1, 2] * (N // 2), pa.int64()),
+    "uint8": pa.array([1, 2] * (N // 2), pa.uint8()),
+    "float32": pa.array([1, 2.5] * (N // 2), pa.float32()),
+    "truth": pa.array([True, False] * (N // 2)),
+    "text": pa.array(["a", "b"] * (N // 2)),
+    "digits": pa.array(["1", "2"] * (N // 2)),
+    "stamp": pa.array(pd.Series(DAYS), pa.timestamp("us")),
+    "zoned": pa.array(ZONED, pa.timestamp("ms", "Europe/Berlin")),
+    "day": pa.array(pd.Series(DAYS).dt.date, pa.date32()),
+    "group": pa.array(["a", "b"] * (N // 2)).dictionary_encode(),
+}
+
+
+@pytest.mark.parametrize("ending", ["parquet", "feather"])
+@pytest.mark.parametrize("name", STATED)
+def test_a_gap_in_a_file_changes_no_stated_type(name, ending, tmp_path):
+    """The files state the same type, and one record of them differs."""
+    found = []
+    for cells in (
+        STATED[name],
+        pa.concat_arrays([pa.nulls(1, STATED[name].type), STATED[name][1:]]),
+    ):
+        path = tmp_path / f"{len(found)}.{ending}"
+        write = {"parquet": write_table, "feather": write_feather}[ending]
+        write(pa.table({"a": cells}), path)
+        columns, model = release(read_frame(path), sigma=1.0)
+        found.append((columns["a"].dtype, model.draw(LABELS, 0)["a"].dtype))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(
@@ -158,8 +201,15 @@ ZONED = pd.Series(DAYS).dt.tz_localize("Europe/Berlin")
         (pd.Series(range(N), dtype="int16", name="user_id"), "int64"),
         (pd.Series(["a", "other"] * (N // 2), dtype="category"), "category"),
         (pd.Series([[1]] * N, dtype=pd.ArrowDtype(pa.list_(pa.int64()))), "object"),
+        (pd.Series(DAYS).dt.tz_localize(tzoffset(None, 3600)), "datetime64[us]"),
     ],
-    ids=["a time zone", "a narrow identifier", "a value called other", "lists of Arrow"],
+    ids=[
+        "a time zone",
+        "a narrow identifier",
+        "a value called other",
+        "lists of Arrow",
+        "a nameless zone",
+    ],
 )
 def test_odd_types_are_drawn_and_rebuilt(cells, dtype):
     name = str(cells.name or "a")
@@ -167,6 +217,39 @@ def test_odd_types_are_drawn_and_rebuilt(cells, dtype):
     twin = model.draw(np.repeat(LABELS, 60), 0)
     assert str(twin[name].dtype) == dtype
     assert model.rebuild(twin)[name].dtype == twin[name].dtype
+
+
+FORGED = [
+    {"dtype": "S1000000000"},
+    {"dtype": "int64" * 100},
+    {"kind": "free"},
+    {"kind": "date", "form": "%c" * 1000, "edges": (0.0, 1.0)},
+    {"kind": "number", "edges": (0.0, float("nan"))},
+    {"kind": "number", "edges": (0.0, 1e300)},
+    {"kind": "number", "edges": (1.0, 0.0)},
+    {"kind": "number", "edges": (0.0, 1.0), "decimals": 200_000_000},
+    {"values": ("a", "\x1b[2J")},
+    {"edges": (0.0, 1.0)},
+]
+
+
+@pytest.mark.parametrize("changed", FORGED)
+def test_a_forged_column_is_refused_before_anything_is_drawn(changed):
+    column = Column("a", "category", "str", ("x",))
+    column.check()
+    with pytest.raises(ValueError, match="no run describes"):
+        replace(column, **changed).check()
+
+
+@pytest.mark.parametrize("cell", ["city", "What did you think of it? Please explain."])
+def test_a_cell_like_a_name_drops_no_column(cell):
+    frame = pd.DataFrame(
+        {"text": [f"good film {i}" for i in range(40)], "label": ["a", "b"] * 20, "city": "York"}
+    )
+    frame.loc[7, "city"] = cell
+    for keep in (ColumnRules(), ColumnRules.of("all")):
+        records, _ = records_from_frame(frame, "text", ["label"], keep=keep)
+        assert list(records.other_columns()) == ["city"]
 
 
 def test_in_jsonl_the_order_of_keys_decides_nothing():

@@ -125,7 +125,7 @@ def describe_event(event: Event) -> str:
         case GaussianRelease(sigma, what):
             return f"Noisy release of {plain(what)}: noise multiplier σ = {sigma:g}"
         case LabelSelection(sigma, threshold, columns):
-            of = f"label values of {columns} column{'s' if columns > 1 else ''}"
+            of = f"public values of {columns} column{'s' if columns > 1 else ''}"
             least = f"those that {threshold} records or more have by noisy counts"
             return f"Selection of {of}, {least}: noise multiplier σ = {sigma:g}"
         case NonPrivateAccess(reason):

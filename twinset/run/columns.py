@@ -108,7 +108,6 @@ class ColumnRelease:
         self.cells = [Cells.of(column) for column in private.cells.values()]
         self.weights = unit_weights(private.units, len(private.labels))
         self.columns: list[Column] = []
-        self.left_out: list[int] = []  # columns that are not kept
         self.codes: list[np.ndarray] = []  # (N,) of each column, the number of each cell's value
 
     def count(
@@ -230,9 +229,8 @@ class ColumnRelease:
         shares = self.find_grids()
         texts = [i for i, c in enumerate(self.columns) if c.kind == TEXT]
         free = [i for i in texts if self.columns[i].name not in self.rules.kinds]
-        self.left_out = free[MOST_TEXTS:]
         kept = [i for i, c in enumerate(self.columns) if c.kind in IN_MODEL]
-        kept = [i for i in kept if i not in self.left_out]
+        kept = [i for i in kept if i not in free[MOST_TEXTS:]]
         made = [c for c in self.columns if c.kind in (IDENTIFIER, GAPS)]
         if not kept:
             return ColumnModel.without_tables(made) if made else None
@@ -313,21 +311,21 @@ class ColumnRelease:
             tables,
         ).with_columns(made)
 
-    def notes(self) -> list[str]:
-        """Return what became of the columns, for their owner. All of it follows from releases."""
-        kept = [c for i, c in enumerate(self.columns) if i not in self.left_out]
-        stated = [f"{c.name!r} ({c.kind})" for c in kept]
-        found = [f"the twin has {', '.join(stated)}"] if stated else []
-        if texts := [repr(c.name) for c in kept if c.kind == TEXT]:
-            them = "they have" if len(texts) > 1 else "it has"
-            found.append(
-                f"the model writes {', '.join(texts)} behind each text. In the twin {them} one "
-                f"line of {OTHER_TOKENS} tokens at most."
-            )
-        if self.left_out:
-            names = ", ".join(repr(self.columns[i].name) for i in self.left_out)
-            found.append(
-                f"leaving out {names}: only {MOST_TEXTS} further columns of texts are written, as "
-                "each takes time. Declare others with `kind`, as in `kind=NAME=text`."
-            )
-        return found
+
+def column_notes(columns: Sequence[Column], left_out: Sequence[str]) -> list[str]:
+    """Return what became of the other columns, for their owner. All of it follows from releases."""
+    stated = [f"{column.name!r} ({column.kind})" for column in columns]
+    found = [f"the twin has {', '.join(stated)}"] if stated else []
+    if texts := [repr(column.name) for column in columns if column.kind == TEXT]:
+        them = "they have" if len(texts) > 1 else "it has"
+        found.append(
+            f"the model writes {', '.join(texts)} behind each text. In the twin {them} one line of "
+            f"{OTHER_TOKENS} tokens at most."
+        )
+    if left_out:
+        found.append(
+            f"leaving out {', '.join(map(repr, left_out))}: only {MOST_TEXTS} further columns of "
+            "texts are written, as each takes time. Declare others with `kind`, as in "
+            "`kind=NAME=text`."
+        )
+    return found

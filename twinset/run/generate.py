@@ -146,7 +146,7 @@ def learn(run: Run, folder: RunFolder) -> None:
         write_frame(frame, folder.internal / HELD_OUT)
     if run.held_rows:
         write_json(folder.internal / NUMBERS, {"rows": run.held_rows})
-    write_text(folder.internal / "notes.txt", "".join(f"{note}\n" for note in run.notes))
+    write_notes(run, folder)
     unfinished = folder.internal / UNFINISHED
     unfinished.mkdir(mode=0o700, exist_ok=True)
     run.checkpoints = Checkpoints(
@@ -164,8 +164,14 @@ def learn(run: Run, folder: RunFolder) -> None:
     finally:
         # They hold the texts. A killed process leaves them, and a resumed run removes them.
         shutil.rmtree(run.tokens_folder, ignore_errors=True)
+        write_notes(run, folder)
     run.model.save(folder.model)
     folder.keep()
+
+
+def write_notes(run: Run, folder: RunFolder) -> None:
+    """Keep the lines that a run has shown to its owner."""
+    write_text(folder.internal / "notes.txt", "".join(f"{note}\n" for note in run.notes))
 
 
 def finetune(run: Run, progress: Progress | None = None) -> TwinModel:

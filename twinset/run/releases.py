@@ -209,7 +209,7 @@ def count_labels(run: Run) -> dict[Combination, int]:
 def count_columns(run: Run) -> ColumnModel | None:
     """Release noisy tables of the other columns, and record what that spends. None: no columns.
 
-    For its guarantee see `twinset.privacy.statement.theorems`, COLUMNS. Notes say what was kept.
+    For its guarantee see `twinset.privacy.statement.theorems`, COLUMNS.
     """
     frame = run.records.other_columns()
     if frame is None:
@@ -233,9 +233,7 @@ def count_columns(run: Run) -> ColumnModel | None:
         run.randomness,
         run.config.privacy.group_size or 1,
     )
-    model = release.find_model([run.label_counts[c] for c in schema.combinations])
-    run.tell(*release.notes())
-    return model
+    return release.find_model([run.label_counts[c] for c in schema.combinations])
 
 
 def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:

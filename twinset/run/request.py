@@ -239,6 +239,7 @@ class Run:
     label_counts: dict[Combination, int] = field(init=False)  # noisy
     marginals: TokenMarginals | None = None  # noisy counts of tokens and lengths
     columns: ColumnModel | None = None  # noisy tables of the other columns
+    left_out: tuple[str, ...] = ()  # columns that the releases say cannot be kept
     trainer: Trainer = field(init=False)  # set by `train`
     model: TwinModel = field(init=False)  # set by `teach`
     frame: pd.DataFrame = field(init=False)  # the twin's rows, set by `sample`
@@ -271,6 +272,7 @@ class Run:
         self.columns, schema = columns, self.records.schema
         kept = {schema.text, *(attribute.name for attribute in schema.attributes)}
         kept |= {column.name for column in columns.columns} if columns else set()
+        self.left_out = tuple(name for name in schema.columns if name not in kept)
         schema = replace(schema, columns=tuple(n for n in schema.columns if n in kept))
         others, texts = self.records.others, columns.texts if columns else []
         if others is not None:

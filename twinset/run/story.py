@@ -60,6 +60,7 @@ from twinset.progress import Progress, StepReport
 from twinset.release.publish import publish
 from twinset.release.verify import verify
 from twinset.run import releases
+from twinset.run.columns import column_notes
 from twinset.run.plan import Workload, plan_time, say_duration, size_notes
 from twinset.run.request import Result, Run, Source
 from twinset.run.run_folder import SETTINGS, draw_held_out, held_out_line, kept_rows
@@ -370,7 +371,9 @@ def train(run: Run) -> None:
 def teach(run: Run) -> None:
     """Build the sampler with the tilt that the counts call for, and a private teacher."""
     with timed(run, "teach"):
-        if run.candidates:  # releases are kept before they are shown
+        # releases are kept before they are shown
+        run.tell(*column_notes(run.columns.columns if run.columns else (), run.left_out))
+        if run.candidates:
             pattern = run.template.pattern
             run.progress.say(f'the prompt was "{pattern}", which fits the word counts best')
         trained = run.trainer.model

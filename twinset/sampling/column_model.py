@@ -217,6 +217,8 @@ class ColumnModel:
 
     def check(self, combinations: int) -> None:
         """Raise a ValueError if no run writes such a model."""
+        for column in self.columns:
+            column.check()
         seen: set[int] = {-1}
         for number in self.order:
             parent, column, table = self.parents[number], self.columns[number], self.tables[number]

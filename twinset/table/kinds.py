@@ -69,7 +69,10 @@ SURVEY_SIZES = (
 )
 CELLS_A_POWER = 1024  # at most, of a grid between two powers of two
 MOST_CELLS = 16_384  # of a declared range, or days
+MOST_EDGES = 2 * CELLS_A_POWER * (HIGHEST - LOWEST + 2)
 _CLEAR, _SURE = 3.0, 4.0  # deviations of noise
+# Of pandas and Arrow. No number in it may ask for much memory.
+_DTYPE = re.compile(r"([A-Za-z][a-z_]*\d{0,3}(\[[^\[\]]{1,60}\]){0,2}( \(ordered\))?)?")
 
 
 @dataclass(frozen=True)
@@ -285,6 +288,24 @@ class Column:
         if self.kind == TEXT:
             return 2  # some text, a gap
         return len(self.edges) if self.kind in (NUMBER, DATE) else 3  # G cells and a gap
+
+    def check(self) -> None:
+        """Raise a ValueError if no run describes a column like this. The file may be a stranger's."""
+        edges, is_cut = self._edges, self.kind in (NUMBER, DATE, IDENTIFIER)
+        if not (
+            self.kind in (*DECLARABLE, GAPS)
+            and _DTYPE.fullmatch(self.dtype)
+            and (self.form in DATES if self.kind == DATE else self.form in ("", ","))
+            and type(self.decimals) is int
+            and 0 <= self.decimals <= MOST_DECIMALS
+            and len(edges) <= MOST_EDGES
+            and (len(edges) > 1 or self.kind not in (NUMBER, DATE))
+            and (is_cut or not len(edges))
+            and bool(np.isfinite(edges).all() and (np.diff(edges) > 0).all())
+            and bool((np.abs(edges) < 1e17).all())
+            and not any(CONTROL.search(str(value)) for value in (self.name, *self.values))
+        ):
+            raise ValueError("no run describes such a column")
 
     def encode(self, cells: Cells) -> np.ndarray:
         """Return (N,) the number of each cell's value. The last number is that of a gap.
@@ -513,9 +534,7 @@ def describe_column(
         low, high = ((when - _EPOCH).total_seconds() for when in years)
         step = DAY * max(1, math.ceil((high - low) / DAY / MOST_CELLS))
         edges = [*np.arange(low, high, step).tolist(), high]
-        stated = str(column.dtype)
-        dtype = stated if stated.startswith(("datetime64", "timestamp", "date")) else "str"
-        return Column(name, kind, dtype, edges=tuple(edges), form=form)
+        return Column(name, kind, choose_date_dtype(column), edges=tuple(edges), form=form)
     stated = str(column.dtype)
     if kind == TRUTH:
         # of others a single gap may have made the type
@@ -536,8 +555,11 @@ def with_values(column: Column, texts: Sequence[str], cells: pd.Series) -> Colum
     """Return a column with its public values, as its source writes them. `cells` are none."""
     if isinstance(cells.dtype, pd.CategoricalDtype):
         values, dtype = list[Any](texts), "category"
-        if cells.cat.categories.dtype.kind in "iufb":  # categories are numbers
-            values = [read_text(text) for text in texts if read_text(text) is not None]
+        # Categories are numbers, as a file says. In memory one cell might make texts of them.
+        is_stated = facts_of(cells).types is not None
+        numbers = [read_text(text) for text in texts]
+        if cells.cat.categories.dtype.kind in "iufb" if is_stated else None not in numbers:
+            values = [number for number in numbers if number is not None]
     else:
         values = list(texts)
         dtype = dtype_name(cells, values) if values else "str"
@@ -549,20 +571,38 @@ def choose_number_dtype(column: pd.Series, decimals: int, form: str) -> str:
 
     Of a table in memory only the family is taken, as pandas may have chosen the rest by one cell.
     """
-    facts, stated = facts_of(column), str(column.dtype)
+    facts, own = facts_of(column), column.dtype
     if form == ",":
         return "str"
-    if not facts.states_types or stated in ("object", "category"):
+    if not facts.states_types:
         return ""
-    if "str" in stated:
-        return stated
     if facts.types is None:
-        if isinstance(column.dtype, pd.ArrowDtype):
+        if isinstance(own, pd.ArrowDtype):
             return "double[pyarrow]" if decimals else "int64[pyarrow]"
-        is_nullable = isinstance(column.dtype, pd.api.extensions.ExtensionDtype)
+        is_nullable = isinstance(own, pd.api.extensions.ExtensionDtype)
+        is_nullable &= not isinstance(own, pd.CategoricalDtype | pd.StringDtype)
         return ("Float64" if decimals else "Int64") if is_nullable else ""
-    stated = facts.types.get(str(column.name), stated)
-    return stated if re.match(r"(u?int|float|double|Int|UInt|Float)\d*", stated) else ""
+    # first what the file says: a gap makes objects of its whole numbers
+    stated = facts.types.get(str(column.name), str(own))
+    return stated if re.match(r"(u?int|float|double|Int|UInt|Float)\d*|str", stated) else ""
+
+
+def choose_date_dtype(column: pd.Series) -> str:
+    """Return a stated type of dates, else that of texts.
+
+    Of a table in memory the unit is public, as a single cell may have chosen it.
+    """
+    stated = str(column.dtype)
+    if facts_of(column).types is None and isinstance(column.dtype, pd.DatetimeTZDtype):
+        stated = f"datetime64[us, {column.dtype.tz}]"
+    elif facts_of(column).types is None and stated.startswith("datetime64"):
+        stated = "datetime64[us]"
+    if stated.startswith("datetime64"):
+        try:
+            pd.Series([], dtype=stated)
+        except Exception:  # a time zone without a name that can be written down
+            stated = "datetime64[us]"
+    return stated if stated.startswith(("datetime64", "timestamp", "date")) else "str"
 
 
 def find_window(counts: np.ndarray, deviation: float) -> tuple[int, int]:

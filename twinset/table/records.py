@@ -369,12 +369,12 @@ def choose_others(
 ) -> list[str]:
     """Return the names of the other columns that may be kept.
 
-    In JSONL single rows decide which columns there are. Without a header a record's cells are in
-    the place of names. So their owner must name them.
+    In JSONL single rows decide which columns there are, so their owner must name them. Whether a
+    header is missing is not asked here: cells would decide it. `choose_columns` asks it where it
+    guesses.
     """
     frame = header.frame
     is_open = keep.keep is None and not facts_of(frame).is_named_by_rows
-    is_open = is_open and False not in header.verdicts.values()
     for name in keep.names:
         check_named(frame, [name], source)
         if name in taken:
