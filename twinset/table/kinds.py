@@ -290,7 +290,7 @@ class Column:
         return len(self.edges) if self.kind in (NUMBER, DATE) else 3  # G cells and a gap
 
     def check(self) -> None:
-        """Raise a ValueError if no run describes a column like this. The file may be a stranger's."""
+        """Raise a ValueError if no run describes such a column. A stranger may have written it."""
         edges, is_cut = self._edges, self.kind in (NUMBER, DATE, IDENTIFIER)
         if not (
             self.kind in (*DECLARABLE, GAPS)
