@@ -243,9 +243,7 @@ class Twinset:
         sampling = self.config.sampling
         if seed is not None:
             sampling = replace(sampling, seed=seed)
-        model, weights = self.model, self.model.label_counts
-        if where:
-            model, weights = model.given(where)
+        model, weights = self.model.given(where or {})
         counts = proportional(weights, rows)
         with _listening(self._progress) as progress:
             twin = model.sample(counts, sampling, progress)

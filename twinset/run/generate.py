@@ -223,11 +223,10 @@ def sample_only(
             f"{folder}/share holds a twin. Replace it with `overwrite=True`, or give `output`."
         )
     model = TwinModel.load(folder, device)
-    weights = None
-    if asked.where:
-        model, weights = model.given(asked.conditions)
-    counts = explicit(model.schema, asked) or story.share_out_rows(model, asked, progress, weights)
-    for combination, rows in counts.items() if weights else ():
+    model, weights = model.given(asked.conditions)
+    shares = weights if asked.where else None
+    counts = explicit(model.schema, asked) or story.share_out_rows(model, asked, progress, shares)
+    for combination, rows in counts.items() if asked.where else ():
         if rows and not weights[combination] > 0:
             raise InputError(
                 f"`where`: no row of label {','.join(map(plain, combination))} can meet it, by the "

@@ -519,12 +519,10 @@ def tokenise_texts(run: Run, name: str, masked: bool, is_whole: bool = False) ->
     further texts of each record follow.
     """
     folder, texts = None, run.records.texts
-    others = run.records.other_columns() if is_whole else None
-    reserved = [token for token in special_token_strings(run.base.tokenizer) if token.strip()]
-    further = {
-        str(name): Cells.of(others[name]).lines(reserved)
-        for name in ([] if others is None else others)
-    }
+    further = dict[str, list[str]]()
+    if is_whole and (others := run.records.other_columns()) is not None:
+        reserved = [token for token in special_token_strings(run.base.tokenizer) if token.strip()]
+        further = {str(name): Cells.of(others[name]).lines(reserved) for name in others}
     if run.tokens_folder is not None:
         folder = run.tokens_folder / name
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

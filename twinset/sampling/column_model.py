@@ -106,10 +106,10 @@ class ColumnModel:
                 cells[number] = pd.Series([None] * len(labels), dtype=object)
             elif column.kind == TEXT:
                 place = self.texts.index(column.name)
-                written = [row[place] or None for row in texts] or [""] * len(labels)
-                own = np.array([*written, None], object)[:-1]  # one dimension, of any texts
-                own[cells[number].isna()] = None
-                cells[number] = series_of(column.name, own, column.dtype)
+                texts_of = [row[place] or None for row in texts] or [""] * len(labels)
+                written = np.array([*texts_of, None], object)[:-1]  # None: if there are no rows
+                written[cells[number].isna()] = None
+                cells[number] = series_of(column.name, written, column.dtype)
         return pd.DataFrame({c.name: cells[i] for i, c in enumerate(self.columns)})
 
     def given(self, where: Mapping[str, Any]) -> tuple[ColumnModel, np.ndarray]:

@@ -117,8 +117,10 @@ class Sampler:
                     "usable (neither empty nor looping). Raise `temperature` or lower `guidance`"
                     + ("." if kinds == "none" else f", or leave `filter={kinds}` out.")
                 )
-        counted = [[each[why] for why in COUNTED] for each in refused]
-        return [Row(c, found[i][0], *counted[i], found[i][1]) for i, c in enumerate(wanted)]
+        return [
+            Row(c, found[i][0], *(refused[i][why] for why in COUNTED), others=found[i][1])
+            for i, c in enumerate(wanted)
+        ]
 
     def drafts(
         self,

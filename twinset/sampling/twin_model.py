@@ -172,7 +172,10 @@ class TwinModel:
             InputError: no row can meet them.
         """
         names = [attribute.name for attribute in self.schema.attributes]
-        weights, columns = dict(self.label_counts), self.columns
+        weights: dict[Combination, float] = dict(self.label_counts)
+        columns = self.columns
+        if not where:
+            return self, weights
         for name in set(where) & set(names):
             values = where[name] if isinstance(where[name], list | set) else [where[name]]
             asked = {plain(plain_cell(value)) for value in values}
