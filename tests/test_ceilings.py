@@ -47,7 +47,7 @@ LINES = {
     "evaluation": (8_140, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (19_300, 16_000),
+    "tests": (19_350, 16_000),
 }
 MOST_FILES = 260  # goal 250. The other columns took eight, and charts left figures.
 LONGEST_FILE = 610  # goal 600
