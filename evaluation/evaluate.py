@@ -41,7 +41,7 @@ from .fidelity.measures import fidelity
 from .findings import FIRST, RUNS, Findings
 from .leakage.audits import AuditRequest, audit_release
 from .leakage.copies import overlap
-from .leakage.membership import model_attacks, text_attacks
+from .leakage.membership import column_attacks, model_attacks, text_attacks
 from .leakage.roc import draw_sides, separation
 from .policy_runs import BASELINE_FILE, write_untrained_twin
 from .release import (
@@ -265,7 +265,9 @@ def judge_finished_run(
     attacks, _ = model_attacks(model, None, tried.members, tried.non_members, progress)
     attacks += text_attacks(texts, tried.members.texts, tried.non_members.texts, None, progress)
     shared = overlap(texts, trained.texts, held.texts, None, seed=0, progress=progress)
-    attacked = [*separation(attacks, 0)[0], *tried.measured, *shared]
+    of_columns, guessed = column_attacks(twin, tried.members, tried.non_members)
+    judged = separation([*attacks, *of_columns], 0)[0]
+    attacked = [*judged, *tried.measured, *shared, *guessed]
     leaks = judge("leakage", attacked)
     # The report judges by these until more is measured, so that it says the same.
     about = release.about("twinset generate", Path(source.name))

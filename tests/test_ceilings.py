@@ -43,13 +43,13 @@ LINES = {
     "twinset/privacy": (4_815, 4_800),
     "twinset/files": (450, 400),
     # without papers and bench. One reading of real rows for three commands, labels by value. The
-    # other columns took 400: their distances, models and pictures.
-    "evaluation": (8_140, 7_500),
+    # other columns took 540: their distances, models, pictures, and attacks on them.
+    "evaluation": (8_250, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (19_350, 16_000),
+    "tests": (19_380, 16_000),
 }
-MOST_FILES = 260  # goal 250. The other columns took eight, and charts left figures.
+MOST_FILES = 261  # goal 250. The other columns took nine, and charts left figures.
 LONGEST_FILE = 610  # goal 600
 FUNCTIONS_PER_1000_LINES = 38.5
 CALLED_ONCE = 60

@@ -2,7 +2,7 @@
 
 All tables are compared with held-out rows, equally many of each. Other real rows ("real") show how
 near one can expect to come. Numbers and dates are cut at the private table's quantiles, so that
-equal shares are compared. A gap is a value of its own.
+equal shares are compared.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -18,25 +17,30 @@ import numpy as np
 import pandas as pd
 
 from twinset.table.columns import text_cells
-from twinset.table.kinds import DAY, Cells, read_dates, read_number
-from twinset.table.schema import plain
+from twinset.table.kinds import DAY, Cells, read_number
 
 from ..findings import Histogram, Measured, mean, proportion
 from ..release import HELD_OUT, REAL, TWIN, Tables
+from ..utility.columns import (
+    GAP,
+    MODELLED_COLUMNS,
+    MODELLED_ROWS,
+    PARTS,
+    REST,
+    Cut,
+    cell_number,
+    column_model,
+    column_tasks,
+    cut_at,
+)
 from .texts import jackknife, leave_out_blocks
 
 if TYPE_CHECKING:
     from twinset.progress import Progress
 
-PARTS = 20  # that a column of many numbers is cut into
-FEW = 30  # different values that are compared as they are
-GAP, FILLED, REST = "(gap)", "(filled)", "(others)"
 MOST_ROWS = 20_000  # of each table that are compared
 MOST_PAIRS = 1_000  # compared, drawn by chance if there are more
 NAMED_PAIRS = 12  # scored on their own, those that are worst
-# Of models of columns. Ten columns of 5,000 rows take about ten seconds on one core.
-MODELLED_ROWS, MODELLED_COLUMNS = 5_000, 12
-TARGETS, INPUTS = 10, 30  # values of a column that is predicted, and of one that predicts
 DRAWN_COLUMNS, NAMED_VALUES = 24, 8  # in pictures, and values of a column of texts
 LABELLED = 20  # values of a column that is predicted from texts
 COMMONEST = "the commonest value"
@@ -44,72 +48,6 @@ PICTURE = "column: "  # how a histogram of a column is called
 COLUMNS, PAIRS = "column distance", "pair distance"
 MODEL, AGREEMENT = "column model accuracy", "text–column agreement"
 MEASURES = (COLUMNS, f"worst {COLUMNS}", PAIRS, f"worst {PAIRS}", MODEL, AGREEMENT)
-# Each of `PARTS` parts to one of five. They are predicted, and twenty are too many.
-FIFTHS = {f"{part:02}": f"{part // 4}" for part in range(PARTS)}
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How the cells of a column become parts: as they are, by edges, or by their gaps alone."""
-
-    edges: tuple[float, ...] = ()  # between the parts of many numbers or dates
-    by_gaps: bool = False  # texts and identifiers hardly repeat, so only their gaps are compared
-    is_date: bool = False  # edges are in seconds since 1970
-
-    @classmethod
-    def of(cls, real: pd.Series) -> Cut:
-        """Return how to cut a column, by its real cells.
-
-        >>> Cut.of(pd.Series([f"text {n}" for n in range(99)])).by_gaps
-        True
-        """
-        cells = Cells.of(real)
-        filled, texts = int((cells.places >= 0).sum()), cells.texts
-        if len(texts) <= FEW:
-            return cls()
-        numbers = np.array([*map(cell_number, texts), np.nan])[cells.places]
-        known = numbers[~np.isnan(numbers)]
-        if len(known) <= 0.5 * filled:
-            return cls(by_gaps=len(texts) > 0.5 * filled)
-        # whole numbers, none of which repeats, are identifiers
-        if len(texts) == filled and all(text.isdecimal() for text in texts):
-            return cls(by_gaps=True)
-        edges = np.unique(np.quantile(known, np.linspace(0, 1, PARTS + 1)))
-        is_date = sum(read_number(text) is not None for text in texts) < len(texts) / 2
-        return cls(tuple(edges[1:-1].tolist()), is_date=is_date)
-
-    def parts(self, column: pd.Series) -> np.ndarray:
-        """Return the part of each cell (n,), as a text.
-
-        >>> Cut().parts(pd.Series(["1.0", None, "x"])).tolist()
-        ['1', '(gap)', 'x']
-        """
-        cells = Cells.of(column)
-        if self.by_gaps:
-            found = [FILLED] * len(cells.texts)
-        elif self.edges:
-            return cut_at(column, self.edges, [f"{part:02}" for part in range(PARTS)])
-        else:  # 1.0 of a text file is 1 of a column of numbers
-            values = map(read_number, cells.texts)
-            pairs = zip(values, cells.texts, strict=True)
-            found = [text if value is None else plain(value[0]) for value, text in pairs]
-        return np.array([*found, GAP], object)[cells.places]
-
-
-def cut_at(column: pd.Series, edges: Sequence[float], names: Sequence[str]) -> np.ndarray:
-    """Return the name of the part (n,) that each number or date is in. Other cells are gaps."""
-    cells = Cells.of(column)
-    numbers = np.array([*map(cell_number, cells.texts), np.nan])
-    places = np.searchsorted(edges, numbers, side="right").tolist()
-    found = [GAP if np.isnan(n) else names[p] for n, p in zip(numbers, places, strict=True)]
-    return np.array(found, object)[cells.places]
-
-
-def cell_number(text: str) -> float:
-    """Return a cell as a number, a date in seconds, or NaN."""
-    if (found := read_number(text)) is not None:
-        return found[0]
-    return next(iter(read_dates(text).values()), np.nan)
 
 
 def total_variation(real: np.ndarray, other: np.ndarray) -> float:
@@ -282,30 +220,11 @@ def _score_distances(
 def score_models(
     parts: Mapping[str, Sequence[np.ndarray]], cuts: Mapping[str, Cut]
 ) -> Iterator[Measured]:
-    """Yield how well columns are predicted from the others, by parts as in `keep_frequent`."""
-    from scipy.sparse import csr_array, hstack
-    from sklearn.linear_model import LogisticRegression
-
-    names = list(parts)[:MODELLED_COLUMNS]
-    if len(names) < 2:
-        return
-    inputs, wanted = {}, {}
-    for name in names:
-        codes = pd.factorize(np.concatenate(keep_frequent(parts[name], INPUTS)))[0]  # (3 rows,)
-        at = np.arange(len(codes)), codes
-        inputs[name] = csr_array((np.ones(len(codes)), at))  # (3 rows, values): one 1 a row
-        found = parts[name]
-        if cuts[name].edges:  # a quarter as many parts
-            found = [np.array([FIFTHS.get(p, p) for p in each], object) for each in found]
-        wanted[name] = keep_frequent(found, TARGETS)
-    rows = len(parts[names[0]][0])
+    """Yield how well columns are predicted from the others, in parts of held-out rows first."""
     right = dict[str, dict[str, np.ndarray]]()
-    for name in names:
-        x = csr_array(hstack([inputs[other] for other in names if other != name]))
-        held, real, twin = (x[start : start + rows] for start in range(0, 3 * rows, rows))
-        if not cuts[name].by_gaps:
-            taught = {REAL: (real, held), TWIN: (twin, held)}
-            right[name] = _teach(taught, wanted[name], LogisticRegression(max_iter=200))
+    for name, (held, real, twin), wanted in column_tasks(parts, cuts, by=1):
+        taught = {REAL: (real, held), TWIN: (twin, held)}
+        right[name] = _teach(taught, wanted, column_model())
     yield from _score_right(MODEL, right)
 
 
@@ -329,12 +248,6 @@ def score_agreement(
     model = SGDClassifier(loss="log_loss", random_state=0)
     right = {name: _teach(taught, parts[name], model) for name in few[:MODELLED_COLUMNS]}
     yield from _score_right(AGREEMENT, right)
-
-
-def keep_frequent(parts: Sequence[np.ndarray], most: int) -> list[np.ndarray]:
-    """Return parts of held-out, real and twin rows, with one value for all that are rarely real."""
-    kept = pd.Series(parts[1]).value_counts().index[:most]
-    return [np.where(np.isin(each.astype(str), kept.astype(str)), each, REST) for each in parts]
 
 
 def _teach(

@@ -32,6 +32,7 @@ from twinset.privacy.statement.theorems import UNIT
 from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
+from twinset.table.kinds import ColumnRules
 from twinset.table.records import Records, records_from_frame
 from twinset.table.tokenization import prompt_tokens, tokenise
 
@@ -51,7 +52,7 @@ from ..release import AS_THEY_ARE, Forms, Release, Twin, records_to_frame, take_
 from ..utility.classifiers import SentenceEncoder
 from . import canaries, roc
 from .copies import overlap
-from .membership import model_attacks, row_losses, text_attacks
+from .membership import column_attacks, model_attacks, row_losses, text_attacks
 from .names import mean_reciprocal_rank, phone_exposure, replay
 
 FILE = "audit.json"
@@ -95,8 +96,10 @@ def audit_release(
     twin = [str(cell) for cell in release.twin.frame[text].dropna()]
     if not twin:
         raise InputError(f"{release.path}: the twin has no texts. Give another file.")
+    known, taken = set(frames[0]) & set(frames[1]), {text, *attributes}
+    keep = ColumnRules(tuple(n for n in release.twin.frame if n in known - taken))
     members, others = (
-        records_from_frame(frame, text, attributes, source=str(path), drop_empty=True)[0]
+        records_from_frame(frame, text, attributes, source=str(path), drop_empty=True, keep=keep)[0]
         for path, frame in zip(paths, frames, strict=True)
     )
     sides = roc.draw_sides(members, others, request.rows, seed)
@@ -129,6 +132,8 @@ def audit_release(
     encode = SentenceEncoder(progress.say, release.device).encode
     tried = sides.members.texts, sides.non_members.texts
     attacks += text_attacks(twin, *tried, encode, progress)
+    of_columns, guessed = column_attacks(release.twin.frame, sides.members, sides.non_members)
+    attacks, measured = [*attacks, *of_columns], [*measured, *guessed]
     measured += overlap(twin, members.texts, others.texts, encode, seed=seed, progress=progress)
     replayed, more = replay(twin, members.texts, others.texts, progress=progress)
     judged, curve, rates = roc.separation(attacks, seed)

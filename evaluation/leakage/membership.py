@@ -18,7 +18,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
+from scipy.sparse import vstack
 from torch.nn.functional import cross_entropy
 
 from twinset.errors import InputError
@@ -28,12 +30,17 @@ from twinset.sampling.twin_model import TwinModel
 from twinset.table.records import Records
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length, tokenise
 
+from ..findings import Measured, mean
+from ..release import records_to_frame
 from ..utility.classifiers import Encode
+from ..utility.columns import MODELLED_ROWS, Cut, column_model, column_tasks
 from .roc import MODEL, RELEASED, Attack
 
 MIN_K = 20  # %: the share of a row's tokens, least likely first, that Min-K% looks at
 TOKENS_AT_ONCE = 1024  # their logits fill 200 MB with a vocabulary of 50,000
 NGRAM_WORDS = 3
+GUESSED = "cells guessed from the rest"
+PROBED_AT_ONCE = 128  # rows that are compared with all rows of the twin, by their columns
 MEMORY = 64  # MiB of similarities compared at once
 _UNREADABLE = 1e6  # nats of a token with a NaN probability: the model diverged
 _LARGEST = 700.0  # nats (e to a larger power is no float)
@@ -139,6 +146,53 @@ def model_attacks(
         why = "is not at hand" if base is None else "has another vocabulary"
         notes.append(f"calibrated loss: left out, because the base model {why}")
     return [Attack(n, MODEL, *np.split(v, [len(members)])) for n, v in found.items()], notes
+
+
+def column_attacks(
+    twin: pd.DataFrame, members: Records, non_members: Records
+) -> tuple[list[Attack], list[Measured]]:
+    """Score members and non-members by their labels and other columns, with the twin alone.
+
+    One score is of the twin row that shares most cells. The rarer a cell is in the twin, the more
+    it counts. The other is attribute inference: how probable a row's cells are to models of one
+    column from all others, which the twin taught. How often those are right is measured too.
+    Without other columns there is nothing.
+    """
+    *real, text = records_to_frame(members), records_to_frame(non_members), members.schema.text
+    names = [name for name in twin if name != text and all(name in frame for frame in real)]
+    if members.others is None:
+        return [], []
+    n, both, attacks = len(members), len(members) + len(non_members), list[Attack]()
+    cells = [np.concatenate([Cut().parts(f[name]) for f in (*real, twin)]) for name in names]
+    codes = np.array([pd.factorize(each)[0] for each in cells])  # (columns, n + m + twin rows)
+    nearest = []
+    for rows in np.array_split(np.arange(both), both // PROBED_AT_ONCE + 1):
+        shared = np.zeros((len(rows), len(twin)))
+        for each in codes:
+            often = np.bincount(each[both:], minlength=each.max() + 1).clip(1) / len(twin)
+            shared -= (each[rows, None] == each[both:]) * np.log(often[each[both:]])
+        nearest += shared.max(1).tolist()
+    attacks.append(Attack("nearest twin row by columns", RELEASED, *np.split(nearest, [n])))
+    frames = *real, twin.sample(min(len(twin), MODELLED_ROWS), random_state=0)
+    cuts = {name: Cut.of(frames[2][name]) for name in names}
+    parts = {name: [cut.parts(frame[name]) for frame in frames] for name, cut in cuts.items()}
+    likely, right = list[np.ndarray](), list[np.ndarray]()  # (n + m,) of each column
+    for _, (*inputs, of_twin), (*wanted, taught) in column_tasks(parts, cuts, by=2):
+        if len(set(taught)) < 2:
+            continue
+        model, x, values = column_model().fit(of_twin, taught), vstack(inputs), np.hstack(wanted)
+        classes = model.classes_.tolist()
+        places = [classes.index(value) if value in classes else -1 for value in values]
+        chances = model.predict_log_proba(x)
+        least = np.full((both, 1), chances.min())  # of a value that the twin lacks
+        likely.append(np.hstack([chances, least])[np.arange(both), places])
+        right.append(model.predict(x) == values)
+    if not likely:
+        return attacks, []
+    attacks.append(Attack(GUESSED, RELEASED, *np.split(np.mean(likely, 0), [n])))
+    found = zip(("train", "held-out"), np.split(np.mean(right, 0), [n]), strict=True)
+    scores = [(rows, mean(GUESSED, hits.tolist(), "minimise", 0.0, 1.0)) for rows, hits in found]
+    return attacks, [Measured("leakage", score, {"rows": rows}) for rows, score in scores]
 
 
 def text_attacks(

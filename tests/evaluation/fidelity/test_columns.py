@@ -9,7 +9,6 @@ from evaluation.fidelity.columns import (
     COLUMNS,
     MODEL,
     PAIRS,
-    Cut,
     compare_columns,
     draw_columns,
     round_parts,
@@ -18,6 +17,7 @@ from evaluation.findings import Findings, Measured
 from evaluation.release import Tables
 from evaluation.report.figures import draw_section
 from evaluation.report.verdicts import judge
+from evaluation.utility.columns import Cut
 from tests.helpers.reported import around
 from twinset.progress import Silent
 

@@ -6,6 +6,7 @@ import zlib
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import beta, binom
@@ -13,6 +14,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from evaluation.leakage import roc
 from evaluation.leakage.membership import (
+    column_attacks,
     model_attacks,
     perplexity,
     row_losses,
@@ -27,9 +29,12 @@ from evaluation.leakage.roc import (
     measure_shift,
     one_run_audit,
 )
+from evaluation.release import take_records
 from tests.helpers.evaluated import SCHEMA, records_of, token_nats, twin_of
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
+from twinset.table.kinds import ColumnRules
+from twinset.table.records import records_from_frame
 from twinset.table.schema import Attribute
 from twinset.table.tokenization import tokenise
 
@@ -291,3 +296,28 @@ def test_inclusion_is_a_fair_coin_that_no_seed_repeats():
     assert abs(draws.mean() - 0.5) < 0.02  # 5.6 standard deviations
     assert np.abs(np.corrcoef(draws.T) - np.eye(50)).max() < 0.3
     assert len({tuple(row) for row in draws.tolist()}) == 400
+
+
+def patients(rows, seed):
+    """Rows whose columns say little of one another."""
+    rng = np.random.default_rng(seed)
+    columns = {"mood": rng.choice(["bad", "good"], rows), "age": rng.integers(20, 80, rows)}
+    columns |= {name: rng.choice([*"abcdefgh"], rows) for name in ("ward", "drug", "town")}
+    return pd.DataFrame({"text": [f"text {n} of {seed}" for n in range(rows)], **columns})
+
+
+def test_columns_find_a_copied_row_and_no_row_of_another_twin():
+    sides = [
+        records_from_frame(patients(200, seed), "text", ["mood"], keep=ColumnRules())[0]
+        for seed in (1, 2)
+    ]
+    places = [np.random.default_rng(0).permutation(200) for _ in sides]
+    sides = [take_records(side, place) for side, place in zip(sides, places, strict=True)]
+    for twin, least, most in ((patients(200, 3), 0.4, 0.6), (patients(200, 1), 0.9, 1.0)):
+        attacks, guessed = column_attacks(twin, *sides)
+        areas = {a.name: attack_scores(a, seed=0)[0].value for a in attacks}
+        assert least < areas["nearest twin row by columns"] <= most
+        assert (areas["cells guessed from the rest"] > 0.65) == (least > 0.8)
+        assert [m.place["rows"] for m in guessed] == ["train", "held-out"]
+    assert guessed[0].score.low > guessed[1].score.high  # of the copy
+    assert column_attacks(twin[["text", "mood"]], *map(records_of, ("a", "b"))) == ([], [])
