@@ -1,6 +1,8 @@
 """A table with other columns: the twin has them all, under the ε that was asked for."""
 
+import contextlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +10,7 @@ import pandas as pd
 import pytest
 
 from tests.helpers.commands import arguments, call
-from twinset import Twinset
+from twinset import Twinset, api
 from twinset.privacy.accounting.events import COLUMNS, GaussianRelease, LabelSelection
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
@@ -94,6 +96,8 @@ def test_the_same_model_writes_more_rows_with_the_same_columns(table, tiny_base)
         ("t.csv", ("--columns", "agee"), None),
         ("t.csv", ("--kind", "review=number"), None),
         ("t.csv", ("--range", "age=9"), None),
+        ("t.csv", ("--columns", "none", "--range", "age=1:99"), None),
+        ("t.csv", ("--columns", ""), None),
     ],
 )
 def test_columns_are_kept_as_they_are_asked_for(table, tiny_base, data, more, kept):
@@ -103,6 +107,33 @@ def test_columns_are_kept_as_they_are_asked_for(table, tiny_base, data, more, ke
         return
     found = call(*arguments(tiny_base, (data, *GIVEN, *more)))
     assert found.code == 2 and found.err.count("\n") == 1 and not Path("r").exists()
+
+
+def test_held_out_rows_may_mix_types(table, tiny_base):
+    mixed = TABLE.assign(age=[age if i % 7 else "free" for i, age in enumerate(AGES)])
+    mixed["city"] = [["a", 1], {"b": 2}] * (N // 2)  # no cells that can be kept
+    mixed.to_excel("t.xlsx", index=False)
+    for data in ("t.xlsx", mixed):
+        given = {"rows": 40, "hold_out": 0.2, "steps": 0, "teacher_share": 0, "epsilon": 300}
+        made = api.generate(
+            data, "review", "label", base_model=tiny_base, progress=False, overwrite=True, **given
+        )
+        held = read_frame(next(Path(made.run, "internal").glob("held*")))
+        assert len(held) > 10 and "free" in set(held["age"].astype(str))
+
+
+def test_the_cards_line_reads_a_twin_as_pandas_reads_the_table(table, tiny_base):
+    codes = [f"{i % 3:03}" if i % 4 else None for i in range(N)]
+    TABLE.assign(code=codes, free=[f"a note {i}" for i in range(N)]).to_csv("t.csv", index=False)
+    generate(tiny_base, "t.csv")
+    card = Path("r/share/README.md").read_text()
+    (line,) = re.findall(r"pd\.read_csv\(.*\)", card)
+    with contextlib.chdir("r/share"):
+        twin = eval(line, {"pd": pd})
+    real = pd.read_csv("t.csv", dtype={"code": "str"})
+    for name in twin:
+        assert twin[name].dtype == real[name].dtype, name
+    assert twin["gap"].isna().any() and set(twin["code"].dropna()) <= {"000", "001", "002"}
 
 
 def test_rows_meet_the_conditions_that_are_asked_for(table, tiny_base):

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset, DatasetDict, load_dataset
@@ -246,3 +247,32 @@ def test_half_a_character_of_utf_16_is_its_records_own(tmp_path):
     frame = read_frame(tmp_path / "t.csv")
     assert len(frame) == 24 and frame.text[6] == "Zeile 6 mit größerem Text"
     assert frame.text[5] == "\ufffd" * 3 + "mit größerem Text"
+
+
+WRITTEN = pd.DataFrame(
+    {
+        "int": [1, 2],
+        "gaps": pd.array([1, None], "Int64"),
+        "float": np.array([1.5, 2], np.float32),
+        "truth": pd.array([True, None], "boolean"),
+        "when": pd.to_datetime(["2024-01-02", None]),
+        "zoned": pd.to_datetime(["2024-01-02", None]).tz_localize("Europe/Berlin"),
+        "group": pd.Categorical([7, None]),
+        "empty": pd.Series([None, None], dtype=object),
+    }
+)
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "jsonl", "parquet"])
+def test_every_type_is_written_in_every_format(tmp_path, ending):
+    write_frame(WRITTEN, tmp_path / f"t.{ending}")
+    again = read_frame(tmp_path / f"t.{ending}")
+    for name in WRITTEN:
+        assert again[name].isna().tolist() == WRITTEN[name].isna().tolist(), name
+    assert str(again["when"][0])[:10] == "2024-01-02"
+
+
+def test_mixed_cells_are_refused_without_being_quoted(tmp_path):
+    mixed = pd.DataFrame({"a": [1, "secret"]})
+    assert "secret" not in refusal(write_frame, mixed, tmp_path / "t.parquet")
+    assert not list(tmp_path.iterdir())

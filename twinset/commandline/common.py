@@ -9,6 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -192,10 +193,10 @@ def read_names(text: str) -> list[str]:
     >>> read_names('age, "city, country"')
     ['age', 'city, country']
     """
-    try:
-        return read_line(text)
-    except ValueError:
-        raise InputError(f"`columns={text[:60]}`: write NAME,NAME, all or none") from None
+    with suppress(ValueError):
+        if (names := read_line(text)) and all(names):
+            return names
+    raise InputError(f"`columns={text[:60]}`: write NAME,NAME, all or none")
 
 
 def read_pairs(given: Sequence[str], option: str) -> dict[str, Any]:

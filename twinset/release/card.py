@@ -34,7 +34,7 @@ from twinset.privacy.statement.guarantee import (
 )
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT
-from twinset.table.kinds import Column
+from twinset.table.kinds import TEXT, Column
 from twinset.table.read import FORMULA_STARTS
 from twinset.table.schema import Combination, Schema
 from twinset.table.schema import plain as spell
@@ -355,10 +355,12 @@ def render_card(
             f"{code('+1')} for a number. Load the file as above, or import its columns as text"
         )
         # labels that pandas would take for numbers, truths or dates
-        texts = {
-            a.name: "str" for a in schema.attributes if any(isinstance(v, str) for v in a.values)
-        }
-        arguments += [f"dtype={texts}"] * bool(texts)
+        in_file = dict(zip(schema.columns, tuple(names) or schema.columns, strict=True))
+        own = [a for a in schema.attributes if any(isinstance(v, str) for v in a.values)]
+        own += [c for c in description.columns if _is_text(c)]
+        arguments += [f"dtype={ {in_file[each.name]: 'str' for each in own} }"] * bool(own)
+        gaps = {in_file[column.name]: [""] for column in description.columns}
+        arguments += [f"na_values={gaps}"] * bool(gaps)
     for name, written in zip(schema.columns, tuple(names) or schema.columns, strict=True):
         if name != written:
             guards.append(
@@ -383,6 +385,12 @@ def render_card(
         OWNER_UNIT=OWNER_UNIT,
     )
     return text
+
+
+def _is_text(column: Column) -> bool:
+    """Return whether a column's cells are texts, though some may look like numbers."""
+    has_texts = column.dtype == "str" or any(isinstance(value, str) for value in column.values)
+    return column.kind == TEXT or has_texts
 
 
 def render_model_card(base_name: str, base_origin: str, ledger: Ledger) -> str:

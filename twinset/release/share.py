@@ -29,8 +29,8 @@ from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guar
 from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger
 from twinset.release.card import CARD, TwinDescription, render_card, template
 from twinset.table.columns import as_texts
-from twinset.table.kinds import CATEGORY, Cells, read_dates, read_number
-from twinset.table.read import FORMATS, write_frame, written_names
+from twinset.table.kinds import TEXT, Cells, Column, read_dates, read_number
+from twinset.table.read import FORMATS, FORMULA_STARTS, write_frame, written_names
 from twinset.table.schema import Schema
 
 PRIVACY, PAGE = "privacy.json", "report.html"
@@ -81,7 +81,7 @@ def write_share(
         raise ValueError("the twin's columns are not the schema's. Nothing was written.")
     paths = SharePaths(folder / f"twin.{format}", folder / CARD, folder / PRIVACY, folder / PAGE)
     unchanged = [attribute.name for attribute in schema.attributes]
-    unchanged += [c.name for c in description.columns if c.kind != CATEGORY]  # numbers and dates
+    unchanged += [c.name for c in description.columns if not _may_run(c)]
     guarded = write_frame(frame, paths.twin, guard_formulas=guard_formulas, as_they_are=unchanged)
     names = written_names(frame, format if guard_formulas else "parquet")  # Parquet has no guard
     found = Counter(zip(*(frame[a.name].tolist() for a in schema.attributes), strict=True))
@@ -225,3 +225,13 @@ def check_file_format(path: Path) -> None:
         remedy = older if stated < FORMAT_VERSION else "Upgrade twinset"
         said = f"has format_version {stated}, and this twinset reads {FORMAT_VERSION}"
         raise InputError(f"{path}: {said}. {remedy}.")
+
+
+def _may_run(column: Column) -> bool:
+    """Return whether a spreadsheet may run cells of a column. Numbers and dates are not run.
+
+    >>> _may_run(Column("a", CATEGORY, values=("+", "-49"))), _may_run(Column("a", TEXT))
+    (False, True)
+    """
+    starts = [str(v) for v in column.values if str(v).startswith(FORMULA_STARTS)]
+    return column.kind == TEXT or any(v[0] == "=" or set(v) & set("(|!") for v in starts)

@@ -13,6 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from twinset.bounds import check_number
 from twinset.config import RECORDS, RunConfig, SamplingConfig
 from twinset.config.plan import Plan, make_plan, plan_selection, settled, sized
@@ -46,6 +49,7 @@ from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.rows import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel, twin_frame
+from twinset.table.kinds import Cells
 from twinset.table.read import write_frame
 from twinset.table.schema import plain
 from twinset.table.templates import kinds_of_text
@@ -142,7 +146,13 @@ def learn(run: Run, folder: RunFolder) -> None:
         run.model = TwinModel.load(folder.model, run.config.speed.device)
         return
     if (held := run.held_out) is not None:  # the rows and their places, for their owner alone
-        frame = twin_frame(held.schema, held.texts, held.labels, held.other_columns())
+        others = held.other_columns()
+        for name in [] if others is None else others:  # a file has one type a column
+            if others[name].dtype == object:
+                cells = Cells.of(others[name])
+                texts = np.array([*cells.texts, None], object)[cells.places]
+                others = others.assign(**{name: pd.array(texts, "str")})
+        frame = twin_frame(held.schema, held.texts, held.labels, others)
         write_frame(frame, folder.internal / HELD_OUT)
     if run.held_rows:
         write_json(folder.internal / NUMBERS, {"rows": run.held_rows})

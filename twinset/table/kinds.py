@@ -107,6 +107,11 @@ class ColumnRules:
             kept = None
         elif names == ["none"]:
             kept = ()
+            if named := [*(kinds or {}), *(ranges or {})]:
+                raise InputError(
+                    f"`columns=none` leaves out {named[0]!r}, but `kind` or `range` names it. Give "
+                    "one of them."
+                )
         elif isinstance(names, Sequence) and all(isinstance(name, str) for name in names):
             kept = tuple(dict.fromkeys(names))
         else:

@@ -240,12 +240,18 @@ def write_frame(
             if kind == "parquet":
                 frame = frame.copy(deep=False)
                 frame.attrs = {}  # which would be written, too
-                frame.to_parquet(handle, index=False)
+                try:
+                    frame.to_parquet(handle, index=False)
+                except (pa.ArrowInvalid, pa.ArrowTypeError):  # their messages quote cells
+                    raise InputError(
+                        f"{path}: Parquet holds no column of several types. Take CSV instead."
+                    ) from None
             elif kind == "jsonl":
                 # not DataFrame.to_json: it rounds floats to at most 15 digits
                 frame = frame.assign(**{name: widened(frame[name]) for name in frame})
                 for row in frame.astype(object).where(frame.notna(), None).to_dict("records"):
-                    handle.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+                    line = json.dumps(row, ensure_ascii=False, default=str)  # a date is its text
+                    handle.write(line.encode() + b"\n")
             else:
                 # Every text is quoted: left to itself the writer leaves a lone carriage return
                 # unquoted, and a reader then sees a new row.
