@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from twinset.progress import Progress
 
 MOST_ROWS = 20_000  # of each table that are compared
-MOST_PAIRS = 1_000  # compared, drawn by chance if there are more
+MOST_PAIRS = 500  # compared, drawn by chance if there are more
 NAMED_PAIRS = 12  # scored on their own, those that are worst
 DRAWN_COLUMNS, NAMED_VALUES = 24, 8  # in pictures, and values of a column of texts
 LABELLED = 20  # values of a column that is predicted from texts
