@@ -356,9 +356,10 @@ def render_card(
         )
         # labels that pandas would take for numbers, truths or dates
         in_file = dict(zip(schema.columns, tuple(names) or schema.columns, strict=True))
-        own = [a for a in schema.attributes if any(isinstance(v, str) for v in a.values)]
-        own += [c for c in description.columns if _is_text(c)]
-        arguments += [f"dtype={ {in_file[each.name]: 'str' for each in own} }"] * bool(own)
+        own = [a.name for a in schema.attributes if any(isinstance(v, str) for v in a.values)]
+        own += [column.name for column in description.columns if _is_text(column)]
+        texts = {in_file[name]: "str" for name in own}
+        arguments += [f"dtype={texts}"] * bool(texts)
         gaps = {in_file[column.name]: [""] for column in description.columns}
         arguments += [f"na_values={gaps}"] * bool(gaps)
     for name, written in zip(schema.columns, tuple(names) or schema.columns, strict=True):

@@ -146,9 +146,8 @@ def learn(run: Run, folder: RunFolder) -> None:
         run.model = TwinModel.load(folder.model, run.config.speed.device)
         return
     if (held := run.held_out) is not None:  # the rows and their places, for their owner alone
-        others = held.other_columns()
-        for name in [] if others is None else others:  # a file has one type a column
-            if others[name].dtype == object:
+        if (others := held.other_columns()) is not None:
+            for name in others.columns[others.dtypes == object]:  # a file has one type a column
                 cells = Cells.of(others[name])
                 texts = np.array([*cells.texts, None], object)[cells.places]
                 others = others.assign(**{name: pd.array(texts, "str")})

@@ -100,7 +100,7 @@ class RowGroups:
         path = self.folder / f"rows-{number:06}.json"
         try:
             rows = json.loads(path.read_text("utf-8"))
-            return [Row(tuple(c), *rest, others=tuple(others)) for c, *rest, others in rows]
+            return [Row(tuple(c), *rest, others=tuple(more)) for c, *rest, more in rows]
         except DAMAGED:
             raise InputError(f"{path.name}: is damaged. Remove it to redraw its rows.") from None
 

@@ -75,7 +75,7 @@ class Row:
     filtered: int = 0
     unfinished: int = 0  # had no end
     denied: int = 0  # other labels were likelier for them
-    others: tuple[str, ...] = ()  # further texts. An empty one is a gap.
+    others: tuple[str, ...] = field(default=(), kw_only=True)  # further texts. "" is a gap.
 
 
 @dataclass
