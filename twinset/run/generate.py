@@ -147,7 +147,7 @@ def learn(run: Run, folder: RunFolder) -> None:
         return
     if (held := run.held_out) is not None:  # the rows and their places, for their owner alone
         if (others := held.other_columns()) is not None:
-            for name in others.columns[others.dtypes == object]:  # a file has one type a column
+            for name in others.select_dtypes(object):  # a file has one type a column
                 cells = Cells.of(others[name])
                 texts = np.array([*cells.texts, None], object)[cells.places]
                 others = others.assign(**{name: pd.array(texts, "str")})
