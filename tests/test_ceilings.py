@@ -33,7 +33,8 @@ LINES = {
     "twinset": (24_050, 20_500),
     "twinset/commandline": (1_110, 900),
     "twinset/run": (3_080, 2_200),
-    "twinset/table": (4_280, 2_600),
+    # The spellings of cells that come back took 560: dates, numbers, identifiers, yes and no.
+    "twinset/table": (4_980, 2_600),
     "twinset/sampling": (2_545, 2_200),
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
@@ -49,7 +50,7 @@ LINES = {
     "evaluation/bench": (1_500, 1_500),
     "tests": (19_380, 16_000),
 }
-MOST_FILES = 261  # goal 250. The other columns took nine, and charts left figures.
+MOST_FILES = 263  # goal 250. The other columns took eleven, and charts left figures.
 LONGEST_FILE = 610  # goal 600
 FUNCTIONS_PER_1000_LINES = 38.5
 CALLED_ONCE = 60

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from twinset.table.cells import DAY, Cells, read_number
 from twinset.table.columns import text_cells
-from twinset.table.kinds import DAY, Cells, read_number
 
 from ..findings import Histogram, Measured, mean, proportion
 from ..release import HELD_OUT, REAL, TWIN, Tables

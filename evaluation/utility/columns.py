@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twinset.table.kinds import Cells, read_dates, read_number
+from twinset.table.cells import Cells, read_dates, read_number
 from twinset.table.schema import plain
 
 PARTS = 20  # that a column of many numbers is cut into

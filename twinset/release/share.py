@@ -28,8 +28,9 @@ from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
 from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger
 from twinset.release.card import CARD, TwinDescription, render_card, template
+from twinset.table.cells import FLOATING, Cells, read_dates, read_number
 from twinset.table.columns import as_texts
-from twinset.table.kinds import TEXT, Cells, Column, read_dates, read_number
+from twinset.table.kinds import TEXT, Column
 from twinset.table.read import FORMATS, FORMULA_STARTS, write_frame, written_names
 from twinset.table.schema import Schema
 
@@ -82,7 +83,8 @@ def write_share(
     paths = SharePaths(folder / f"twin.{format}", folder / CARD, folder / PRIVACY, folder / PAGE)
     unchanged = [attribute.name for attribute in schema.attributes]
     unchanged += [c.name for c in description.columns if not _may_run(c)]
-    guarded = write_frame(frame, paths.twin, guard_formulas=guard_formulas, as_they_are=unchanged)
+    decimals = {c.name: c.decimals for c in description.columns if 0 < c.decimals < FLOATING}
+    guarded = write_frame(frame, paths.twin, None, guard_formulas, unchanged, decimals)
     names = written_names(frame, format if guard_formulas else "parquet")  # Parquet has no guard
     found = Counter(zip(*(frame[a.name].tolist() for a in schema.attributes), strict=True))
     card = render_card(
@@ -230,7 +232,7 @@ def check_file_format(path: Path) -> None:
 def _may_run(column: Column) -> bool:
     """Return whether a spreadsheet may run cells of a column. Numbers and dates are not run.
 
-    >>> _may_run(Column("a", CATEGORY, values=("+", "-49"))), _may_run(Column("a", TEXT))
+    >>> _may_run(Column("a", "category", values=("+", "-49"))), _may_run(Column("a", TEXT))
     (False, True)
     """
     starts = [str(v) for v in column.values if str(v).startswith(FORMULA_STARTS)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations as pairs_of
 
 import numpy as np
@@ -31,23 +31,21 @@ from twinset.sampling.column_model import (
     grid_shares,
     level_codes,
 )
+from twinset.table.cells import SURVEY_SIZES, Cells, survey_codes
 from twinset.table.kinds import (
     CATEGORY,
     DATE,
     GAPS,
+    HARDLY,
     IDENTIFIER,
     NUMBER,
-    SURVEY_SIZES,
+    OTHER,
     TEXT,
     TRUTH,
-    Cells,
     Column,
     ColumnRules,
-    describe_column,
-    survey_codes,
-    text_dtype,
-    with_values,
 )
+from twinset.table.survey import describe_column, text_dtype, with_values
 from twinset.table.tokenization import OTHER_TOKENS
 
 # Parts of σ⁻², which adds up: of kinds and ranges, of grids, of labels with each column, of the
@@ -154,7 +152,7 @@ class ColumnRelease:
             own, kept = self.columns[place], sorted(list(values)[:MOST_VALUES])
             if own.kind == IDENTIFIER and kept and own.name not in self.rules.kinds:
                 # a code that repeats, and no identifier
-                own = replace(own, kind=NUMBER if own.edges else CATEGORY)
+                own = own.repeating()
             if own.kind == CATEGORY:
                 own = with_values(own, kept, self.stated[place])
             self.columns[place] = own
@@ -188,7 +186,10 @@ class ColumnRelease:
                 inside, outside = levels.pop(0)
                 repeats = inside >= HALF * (inside + outside) and len(column.values) > 0
                 if not repeats and column.name not in self.rules.kinds:
-                    column = Column(column.name, TEXT, text_dtype(self.stated[place]))
+                    if any(isinstance(value, int) for value in column.values):
+                        column = Column(column.name, IDENTIFIER, column.dtype)  # of large numbers
+                    else:
+                        column = Column(column.name, TEXT, text_dtype(self.stated[place]))
                     self.codes[place] = column.encode(self.cells[place])
             own_shares = np.ones(column.size)
             if levels:
@@ -322,10 +323,28 @@ def column_notes(columns: Sequence[Column], left_out: Sequence[str]) -> list[str
             f"the model writes {', '.join(texts)} behind each text. In the twin {them} one line of "
             f"{OTHER_TOKENS} tokens at most."
         )
+    ones = {NUMBER: "a number", DATE: "a date", TRUTH: "a yes or a no"}
+    for column in columns:
+        name, one = repr(column.name), ones.get(column.kind, "filled")
+        if column.odd >= HARDLY:
+            found.append(
+                f"hardly a cell of {name} is {one} that fits. Leave its `kind` and `range` out, or "
+                "declare others."
+            )
+        elif column.odd:
+            found.append(
+                f"about {column.odd:.1%} of the filled cells of {name} are not {one}. They are "
+                "gaps in the twin."
+            )
+        elif column.kind == CATEGORY and not column.values:
+            found.append(
+                f"no value of {name} is in enough records to be kept, so all of its cells are "
+                f"{OTHER!r}. Leave its `kind` out."
+            )
     if left_out:
         found.append(
-            f"leaving out {', '.join(map(repr, left_out))}: only {MOST_TEXTS} further columns of "
-            "texts are written, as each takes time. Declare others with `kind`, as in "
-            "`kind=NAME=text`."
+            f"leaving out {', '.join(map(repr, left_out))}: lists and objects are not kept, and "
+            f"only {MOST_TEXTS} further columns of texts, as each takes time to write. Declare "
+            "others with `kind`, as in `kind=NAME=text`."
         )
     return found

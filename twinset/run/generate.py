@@ -49,7 +49,7 @@ from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.rows import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel, twin_frame
-from twinset.table.kinds import Cells
+from twinset.table.cells import Cells
 from twinset.table.read import write_frame
 from twinset.table.schema import plain
 from twinset.table.templates import kinds_of_text

@@ -82,8 +82,8 @@ from twinset.sampling.tilt_fitting import (
     reference_rows,
 )
 from twinset.sampling.twin_model import TwinModel, twin_frame
+from twinset.table.cells import Cells
 from twinset.table.columns import Picked
-from twinset.table.kinds import Cells
 from twinset.table.read import read_frame
 from twinset.table.records import Records, records_from_frame, without_reserved
 from twinset.table.schema import Combination

@@ -99,11 +99,10 @@ class ColumnModel:
             cells[number] = column.decode(order[places], rng)
         for number, column in enumerate(self.columns):
             if column.kind == IDENTIFIER:  # new ones
-                made = range(1, len(labels) + 1)
-                own = made if column.edges and column.dtype != "str" else map(str, made)
-                cells[number] = series_of(column.name, np.array(list(own), object), column.dtype)
+                cells[number] = column.new_identifiers(len(labels), rng)
             elif column.kind == GAPS:
-                cells[number] = pd.Series([None] * len(labels), dtype=object)
+                none = np.full(len(labels), None, object)
+                cells[number] = series_of(column.name, none, column.dtype or "object")
             elif column.kind == TEXT:
                 place = self.texts.index(column.name)
                 texts_of = [row[place] or None for row in texts] or [""] * len(labels)

@@ -51,9 +51,14 @@ class Header:
     def __init__(self, frame: pd.DataFrame) -> None:
         self.frame = frame
 
-    def show(self, names: Sequence[str]) -> str:
-        """Quote column names that their cells show to be names. Number the others."""
+    def show(self, names: Sequence[str], are_public: bool = False) -> str:
+        """Quote column names that their cells show to be names. Number the others.
+
+        Names that are public anyway are quoted, unless the header may be missing.
+        """
         frame, verdicts = self.frame, self.verdicts
+        if are_public and (facts_of(frame).states_types or False not in verdicts.values()):
+            verdicts = dict.fromkeys(verdicts, True)
         is_missing = False in verdicts.values()
         quoted = [
             f"number {frame.columns.get_loc(name) + 1}"

@@ -15,9 +15,10 @@ import re
 import shutil
 import sys
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryFile
@@ -195,6 +196,7 @@ def write_frame(
     format: str | None = None,
     guard_formulas: bool = True,
     as_they_are: Collection[str] = (),
+    decimals: Mapping[str, int] | None = None,
 ) -> int:
     """Write a table whole or not at all, and return how many cells were guarded.
 
@@ -202,7 +204,8 @@ def write_frame(
     jsonl or parquet, by default that of the ending. `guard_formulas` puts an apostrophe before
     every text cell of CSV and TSV that a spreadsheet would run (`FORMULA_STARTS`). Column names are
     guarded too but not counted, see `written_names`. Label columns are listed in `as_they_are` and
-    stay unchanged: their few values are public, and a label is what its owner calls it.
+    stay unchanged: their few values are public, and a label is what its owner calls it. `decimals`
+    has the decimals of columns of numbers, with which CSV and TSV write them: 5.00.
     """
     path = Path(path)
     kind = format if format is not None else format_of(path)
@@ -220,6 +223,11 @@ def write_frame(
             n: [int(c) if isinstance(c, float) and c.is_integer() else c for c in column.tolist()]
             for n, column in cells.items()
         }
+        for name, places in (decimals or {}).items():
+            if places and name in spelt:
+                # a number that is a text would be quoted
+                filled = [None if c is None or c != c else c for c in spelt[name]]
+                spelt[name] = [c if c is None else Decimal(f"{c:.{places}f}") for c in filled]
         frame = frame.assign(**{n: pd.Series(c, frame.index, object) for n, c in spelt.items()})
     if guard_formulas and kind in OWN_DELIMITERS:
         others, names = {}, written_names(frame, kind)

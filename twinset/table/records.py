@@ -42,7 +42,7 @@ from twinset.table.columns import (
     some_at_once,
     widened,
 )
-from twinset.table.kinds import ColumnRules, text_dtype
+from twinset.table.kinds import ColumnRules
 from twinset.table.labels import (
     LabelColumn,
     LabelRules,
@@ -50,6 +50,7 @@ from twinset.table.labels import (
     settle_labels,
 )
 from twinset.table.schema import CONTROL, UNSEEN, Attribute, Combination, LabelValue, Schema, plain
+from twinset.table.survey import text_dtype
 from twinset.table.templates import PLACEHOLDER, fill, placeholders
 
 FEW = 20  # one row in this many may lack something, and is left out
@@ -345,7 +346,8 @@ def records_from_frame(
         )
 
     if others:
-        notes.append(f"reading {header.show(others)} too. Noisy counts will tell what they hold.")
+        shown = header.show(others, are_public=True)
+        notes.append(f"reading {shown} too. Noisy counts will tell what they hold.")
     if not facts.is_named_by_rows:  # in JSONL single rows decide the order of columns
         names = [str(name) for name in frame.columns if name in names]
     released = tuple(Attribute(c.name, c.dtype, tuple(c.codes.values)) for c in columns)

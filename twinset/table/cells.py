@@ -1,0 +1,391 @@
+"""How one cell of another column is read: as a number, a date, a yes or a no, or as none of these.
+
+A cell is read on its own, never by the cells around it. So one record decides nothing about how
+another is read. `survey_codes` turns cells into places of public histograms. All spellings that are
+known are listed here, and the lists are public. This module draws no noise and counts no records.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from twinset.table.columns import WRITABLE, facts_of, parse_number, plain_cell, widened
+from twinset.table.schema import CONTROL, plain
+
+DAY = 86_400
+EPOCH = datetime.datetime(1970, 1, 1)
+PROSE_WORDS, PROSE_LETTERS = 4, 60  # from either on a cell is prose
+
+# -- spellings -------------------------------------------------------------------------------------
+
+# A number's style by its marks: a number proper, a text with a point, and texts with other marks.
+STYLES = ("", ".", ",", "1,234.", "1.234,")
+AFFIXES: tuple[str, ...] = ("", *(f"{s}{b}#" for s in "$€£¥" for b in ("", " ")))
+AFFIXES += tuple(f"#{b}{s}" for s in "%€$£" for b in ("", " "))
+MOST_DECIMALS = 6
+FLOATING = MOST_DECIMALS + 1  # decimals of a number with more of them, or with an exponent
+_BARE = re.compile(r"([-+]?)(?:([$€£¥])( ?))?([-+]?)(\d[\d.,]*(?:[eE][-+]?\d+)?)(?:( ?)([%€$£]))?")
+_POINT = re.compile(r"(?:\d+|(\d{1,3}(?:,\d{3})+))(?:\.(\d+))?(?:[eE][-+]?\d+)?")
+_COMMA = re.compile(r"(?:\d+|(\d{1,3}(?:\.\d{3})+)),(\d+)")
+_PADDED = re.compile(r"[-+]?0\d")  # 007 is no number
+_LARGE = re.compile(r"-?[1-9]\d{15,19}")  # identifiers of whole numbers that no float holds
+
+# No and yes, as they are spelt together.
+TRUTHS = (
+    "False/True false/true FALSE/TRUE No/Yes no/yes NO/YES N/Y n/y F/T f/t 0/1 Nein/Ja nein/ja "
+    "NEIN/JA Non/Oui non/oui No/Sí no/sí No/Si no/si No/Sì no/sì Não/Sim não/sim Nee/Ja nee/ja "
+    "Nej/Ja nej/ja Nie/Tak nie/tak"
+).split()
+_TRUTH = {word: place for pair in TRUTHS for place, word in enumerate(pair.split("/"))}
+WORDS = tuple(_TRUTH)
+
+# A date is a day with or without a time. Formats stay apart, so that a twin has the usual one.
+# Those of two meanings come first the way that is taken if nothing tells.
+COMPACT = "%Y%m%d"
+DAYS: tuple[str, ...] = (
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%d.%m.%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%d-%m-%Y",
+    "%d.%m.%y",
+)
+DAYS += ("%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", COMPACT)
+_TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+_ISO_TIMES: tuple[str, ...] = (
+    " %H:%M:%S.%3f",
+    " %H:%M:%S.%f",
+    "T%H:%M",
+    "T%H:%M:%S",
+    "T%H:%M:%S.%3f",
+)
+_ISO_TIMES += ("T%H:%M:%S.%f",)
+DATES = tuple(
+    day + time
+    for day in DAYS
+    for time in (_TIMES[:1] if day == COMPACT else _TIMES + _ISO_TIMES * (day == DAYS[0]))
+)
+_TWINS = (("%d/%m/", "%m/%d/"), ("%d %b ", "%d %B "), ("%b %d,", "%B %d,"))
+# What the formats of one cell can be: one, or two that both fit.
+MEANINGS: tuple[tuple[str, ...], ...] = tuple((form,) for form in DATES)
+MEANINGS += tuple((f, f.replace(*p)) for p in _TWINS for f in DATES if f.startswith(p[0]))
+OFFSETS = [f"{sign}{hour:02}:00" for sign in "+-" for hour in range(13)]
+ZONES = ("Z", *OFFSETS, "+13:00", "+03:30", "+04:30", "+05:30", "+05:45", "+06:30", "+09:30")
+_KNOWN = frozenset(DATES)
+FIRST_YEAR, LAST_YEAR = 1800, 2200
+_FIELDS = {"%d": r"(?P<d>\d{1,2})", "%m": r"(?P<m>\d{1,2})", "%Y": r"(?P<Y>\d{4})"}
+_FIELDS |= {"%y": r"(?P<y>\d\d)", "%b": "(?P<b>[A-Z][a-z]{2})", "%B": "(?P<b>[A-Z][a-z]{2,8})"}
+_DAYS = {
+    day: re.compile(re.sub("%.", lambda found: _FIELDS[found[0]], day.replace(".", r"\.")))
+    for day in DAYS[:-1]
+}
+_DAYS[COMPACT] = re.compile(r"(?P<Y>19\d\d|20\d\d)(?P<m>\d\d)(?P<d>\d\d)")
+_ANY_DAY = re.compile(  # one look at a cell that is no date
+    r"\d{1,4}([-/.])\d\d?\1\d{2,4}|(?:19|20)\d{6}|\d\d? [A-Z][a-z]{2,8} \d{4}"
+    r"|[A-Z][a-z]{2,8} \d\d?, \d{4}"
+)
+_TIME = re.compile(
+    r"([T ])(\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
+    r"(?: ?([AaPp])[Mm]| ?(Z|[+-]\d\d:?\d\d))?$"
+)
+_NAMES = "January February March April May June July August September October November December"
+_MONTHS = {name: place + 1 for place, name in enumerate(_NAMES.split())}
+_SHORT = {name[:3]: place for name, place in _MONTHS.items()}
+NEUTRAL, PADDED, UNPADDED = range(3)  # 12/11/2020, 03/01/2020, 3/1/2020
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+UUID, NAMED = "uuid", "id-#"  # how new identifiers are written, if they are no numbers
+WIDEST = 20
+IDENTIFIERS = (UUID, *("0" * width for width in range(2, WIDEST + 1)))
+
+# -- the survey ------------------------------------------------------------------------------------
+
+# What a survey counts of a cell, in three histograms a column: what it is, how it is written, and
+# how large it is. A cell is in at most one place of each.
+
+
+class What(IntEnum):
+    """What a cell is. Numbers of another style and dates with a zone have places of their own."""
+
+    GAP, NUMBER, TRUTH, DATE, CATEGORY, TEXT, OBJECT = range(7)
+    DIGITS = 7  # a text of digits, in a source where numbers are no texts
+    LEADING_ZEROS = 8
+    LARGE = 9  # a whole number beyond 10¹⁵
+    COMPACT_DATE = 10  # 20241231
+    COMPACT_TEXT = 11  # the same as a text, in a source where numbers are none
+    STYLED = 12
+    ZONED = 12 + len(STYLES) - 1
+
+
+# Where the places of dates, words and identifiers begin, in how a cell is written.
+DATED = len(AFFIXES) * (FLOATING + 1)
+WORDED = DATED + 3 * len(MEANINGS)
+NUMBERED = WORDED + len(WORDS)
+LOWEST, HIGHEST = -64, 43  # powers of two between which a survey counts magnitudes
+POWERS = HIGHEST - LOWEST + 1
+SURVEY_SIZES = (
+    What.ZONED + len(ZONES),
+    NUMBERED + len(IDENTIFIERS),
+    2 * POWERS + 1 + LAST_YEAR - FIRST_YEAR,
+)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of a column as texts, each distinct one once."""
+
+    places: np.ndarray  # (N,) in `texts` (-1: a gap)
+    texts: Sequence[str]
+    # of each text, whether it was a text in a source where numbers are none
+    are_texts: Sequence[bool] = ()
+    objects: np.ndarray | None = None  # (N,) cells that are lists or objects, and gaps here
+
+    @classmethod
+    def of(cls, column: pd.Series) -> Cells:
+        """Return cells as a person writes them. A list or an object is a gap.
+
+        >>> Cells.of(pd.Series([5.0, None, 2.5, 5.0])).texts
+        ['5', '2.5']
+        """
+        has_types, objects = not facts_of(column).is_text, None
+        if column.dtype == object:
+            found = column.where(column.notna(), None).tolist()
+            own = np.arange(len(found))
+        else:
+            try:
+                own, distinct = pd.factorize(widened(column))
+                found = distinct.tolist()
+            except (TypeError, NotImplementedError):  # Arrow's lists
+                return cls(np.full(len(column), -1), [], [], column.notna().to_numpy(bool))
+        known: dict[tuple[str, bool], int] = {}
+        places = []
+        for cell in found:
+            is_kept = isinstance(cell, WRITABLE)
+            text = plain(plain_cell(cell)) if is_kept else ""
+            is_gap = not text or text.isspace() or CONTROL.search(text) is not None
+            key = text, has_types and isinstance(cell, str)
+            places.append(-1 if is_gap else known.setdefault(key, len(known)))
+        are_objects = [cell is not None and not isinstance(cell, WRITABLE) for cell in found]
+        if any(are_objects):
+            objects = np.array([*are_objects, False])[own]
+        texts = [text for text, _ in known]
+        return cls(np.array([*places, -1])[own], texts, [is_text for _, is_text in known], objects)
+
+    def lines(self, reserved: Sequence[str] = ()) -> list[str]:
+        r"""Return (N,) cells as lines, "" for a gap. So is a cell with one of the `reserved` words.
+
+        >>> Cells.of(pd.Series(["so \n good", None])).lines()
+        ['so good', '']
+        """
+        lines = [
+            "" if any(word in text for word in reserved) else " ".join(text.split())
+            for text in self.texts
+        ]
+        return [lines[place] if place >= 0 else "" for place in self.places.tolist()]
+
+
+class ReadNumber(NamedTuple):
+    """A number, and how it was written."""
+
+    value: float
+    decimals: int
+    style: str  # of `STYLES`
+    affix: str  # of `AFFIXES`
+
+
+def read_number(text: str) -> ReadNumber | None:
+    """Return a number and how it is written. None: it is none.
+
+    >>> [tuple(read_number(text)) for text in ("3.10", "$1,234.5", "12,50", "+7 %")]
+    [(3.1, 2, '', ''), (1234.5, 1, '1,234.', '$#'), (12.5, 2, ',', ''), (7.0, 0, '', '# %')]
+    """
+    parts = _BARE.fullmatch(text.strip())
+    if parts is None:
+        return None
+    sign, before, gap, inner, number, behind, after = (part or "" for part in parts.groups())
+    if _PADDED.match(number) or (before and after) or (sign and inner) or (inner and not before):
+        return None
+    for pattern, comma in ((_POINT, False), (_COMMA, True)):
+        if (found := pattern.fullmatch(number)) is None:
+            continue
+        marks = number.replace(".", "").replace(",", ".") if comma else number.replace(",", "")
+        value = parse_number(marks)
+        if value is None or value > 1e15:
+            return None
+        decimals = min(len(found[2] or ""), MOST_DECIMALS if comma else FLOATING)
+        decimals = FLOATING if "e" in number.lower() else decimals
+        style = ("1.234," if found[1] else ",") if comma else ("1,234." if found[1] else "")
+        affix = f"{before}{gap}#{behind}{after}" if before or after else ""
+        return ReadNumber(float(-value if "-" in sign + inner else value), decimals, style, affix)
+    return None
+
+
+@dataclass(frozen=True)
+class ReadDate:
+    """What a text may mean as a date, and how it was written."""
+
+    meanings: dict[str, float]  # by format of `DATES`, seconds since 1970
+    padding: int = NEUTRAL
+    zone: str = ""  # of `ZONES`. Another is left out.
+
+
+def read_date(text: str) -> ReadDate:
+    """Return what a text means as a date, by the clock that it shows. No meanings: it is none.
+
+    >>> read_date("2024-02-29T00:00:01Z").zone, read_date("3/4/2024").padding == UNPADDED
+    ('Z', True)
+    """
+    text, found, padding = text.strip(), dict[str, float](), NEUTRAL
+    if not 6 <= len(text) <= 40:
+        return ReadDate(found)
+    time, zone, clock = "", "", datetime.timedelta(0)
+    if ":" in text and (parts := _TIME.search(text)) is not None:
+        between, hour, minute, second, rest, half, offset = parts.groups()
+        is_late = half is not None and half.lower() == "p"
+        hours, text = int(hour), text[: parts.start()]
+        if hours > 23 or int(minute) > 59 or int(second or 0) > 59:
+            return ReadDate(found)
+        if half is not None:
+            if not 1 <= hours <= 12:
+                return ReadDate(found)
+            hours = hours % 12 + 12 * is_late
+        fraction = "" if rest is None else ".%3f" if len(rest) <= 3 else ".%f"
+        time = f"{between}{'%H' if half is None else '%I'}:%M{':%S' if second else ''}{fraction}"
+        time += "" if half is None else " %p"
+        micro = int((rest or "").ljust(6, "0")[:6])
+        clock = datetime.timedelta(
+            hours=hours, minutes=int(minute), seconds=int(second or 0), microseconds=micro
+        )
+        zone = offset if offset in (None, "Z") else f"{offset[:3]}:{offset[-2:]}"
+        padding = _padding([hour]) if half is not None else NEUTRAL
+    for day, pattern in _DAYS.items() if _ANY_DAY.fullmatch(text) else ():
+        if day + time not in _KNOWN or (match := pattern.fullmatch(text)) is None:
+            continue
+        own = match.groupdict()
+        names = _MONTHS if "%B" in day else _SHORT
+        month = names.get(own["b"], 0) if "b" in own else int(own["m"])
+        year = int(own.get("Y") or 2000 + int(own["y"]) - 100 * (int(own["y"]) > 68))
+        try:
+            when = datetime.datetime(year, month, int(own["d"])) + clock
+        except ValueError:
+            continue
+        if FIRST_YEAR <= when.year < LAST_YEAR:
+            found[day + time] = (when - EPOCH).total_seconds()
+            if day != COMPACT:
+                fields = _padding([own["d"], own.get("m") or "10"])
+                padding = fields if fields != NEUTRAL else padding
+    return ReadDate(found, padding, zone if zone in ZONES else "")
+
+
+def _padding(fields: Sequence[str]) -> int:
+    if any(field.startswith("0") for field in fields):
+        return PADDED
+    return UNPADDED if any(len(field) == 1 for field in fields) else NEUTRAL
+
+
+def read_dates(text: str) -> dict[str, float]:
+    """Return by format the seconds since 1970 that a text may mean.
+
+    >>> read_dates("2024-02-29"), sorted(read_dates("03/04/2024")), read_dates("30.02.2024")
+    ({'%Y-%m-%d': 1709164800.0}, ['%d/%m/%Y', '%m/%d/%Y'], {})
+    """
+    return read_date(text).meanings
+
+
+def unpadded_form(form: str) -> str:
+    """Return a date format without zeros before days, months and hours of AM and PM."""
+    return re.sub("%([dmI])", r"%-\1", form)
+
+
+def write_date(when: datetime.datetime, form: str) -> str:
+    """Return a date in a format of `DATES`, without zeros if it has `%-d`.
+
+    >>> write_date(datetime.datetime(2024, 2, 9, 18), "%-m/%-d/%Y %-I:%M %p")
+    '2/9/2024 6:00 PM'
+    """
+    fields = (
+        ("%-d", f"{when.day}"),
+        ("%-m", f"{when.month}"),
+        ("%-I", f"{when.hour % 12 or 12}"),
+        ("%3f", f"{when.microsecond // 1000:03}"),
+    )
+    for code, value in fields:
+        form = form.replace(code, value)
+    return when.strftime(form)
+
+
+def read_truth(text: str) -> int | None:
+    """Return 0 for a no and 1 for a yes in one of the spellings that are known, or None.
+
+    >>> [read_truth(text) for text in ("no", "Y", "TRUE", "0", "maybe")]
+    [0, 1, 1, 0, None]
+    """
+    return _TRUTH.get(text.strip())
+
+
+def place_magnitude(value: float) -> int:
+    """Return the place of a number among zero and the powers of two of either sign.
+
+    >>> [place_magnitude(v) - POWERS + LOWEST for v in (1, 1.5, 2)], place_magnitude(0) - POWERS
+    ([1, 1, 2], 0)
+    """
+    if abs(value) < 2.0**LOWEST:
+        return POWERS
+    power = min(math.frexp(abs(value))[1] - 1, HIGHEST) - LOWEST
+    return POWERS + (power + 1 if value > 0 else -power - 1)
+
+
+def survey_codes(cells: Cells) -> np.ndarray:
+    """Return (N, 3) the place of each cell in the survey's histograms, -1 for none."""
+    table = np.full((len(cells.texts) + 1, 3), -1, np.int64)  # the last row is for gaps
+    table[-1, 0] = What.GAP
+    are_texts = cells.are_texts or [False] * len(cells.texts)
+    for place, (cell, is_text) in enumerate(zip(cells.texts, are_texts, strict=True)):
+        table[place] = survey_places(cell.strip(), is_text)
+    codes = table[cells.places]
+    if cells.objects is not None:
+        codes[cells.objects] = What.OBJECT, -1, -1
+    return codes
+
+
+def survey_places(text: str, is_text: bool) -> tuple[int, int, int]:
+    """Return what a cell is, how it is written and how large it is. `is_text`: in its source."""
+    dates = read_date(text)
+    if dates.meanings:
+        meaning = tuple(dates.meanings)
+        when = EPOCH + datetime.timedelta(seconds=dates.meanings[meaning[0]])
+        written = DATED + 3 * MEANINGS.index(meaning) + dates.padding
+        year = 2 * POWERS + 1 + when.year - FIRST_YEAR
+        if meaning == (COMPACT,):
+            return What.COMPACT_TEXT if is_text else What.COMPACT_DATE, written, year
+        if dates.zone:
+            return What.ZONED + ZONES.index(dates.zone), written, year
+        # 2.10.14 may be a version, so it is a date only where one is declared
+        is_version = meaning[0].startswith("%d.%m.%y") and dates.padding != PADDED
+        return What.CATEGORY if is_version else What.DATE, written, year
+    if (number := read_number(text)) is not None:
+        what = What.STYLED + STYLES.index(number.style) - 1 if number.style else What.NUMBER
+        if is_text and what == What.NUMBER and not number.affix:
+            what = What.DIGITS if number.decimals == 0 else What.STYLED
+        written = AFFIXES.index(number.affix) * (FLOATING + 1) + number.decimals
+        return what, written, place_magnitude(number.value)
+    if text in _TRUTH:
+        what = What.TRUTH if text in ("False", "True") and not is_text else What.CATEGORY
+        return what, WORDED + WORDS.index(text), -1
+    if text.isdecimal() and text.isascii() and text.startswith("0") and 2 <= len(text) <= WIDEST:
+        return What.LEADING_ZEROS, NUMBERED + IDENTIFIERS.index("0" * len(text)), -1
+    if _LARGE.fullmatch(text) and -(2**63) <= int(text) < 2**64:
+        return What.DIGITS if is_text else What.LARGE, -1, -1
+    if _UUID.fullmatch(text):
+        return What.CATEGORY, NUMBERED, -1
+    is_prose = len(text.split()) >= PROSE_WORDS or len(text) >= PROSE_LETTERS
+    return What.TEXT if is_prose else What.CATEGORY, -1, -1

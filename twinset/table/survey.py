@@ -1,0 +1,414 @@
+"""What a column is, by noisy counts of its cells: its kind, how it is written, and its grid.
+
+All that is decided here follows from what a survey released, from what the source states, and from
+what the owner declared. No cell is read, and no noise is drawn.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from twinset.table.cells import (
+    AFFIXES,
+    COMPACT,
+    DATED,
+    DAY,
+    EPOCH,
+    FIRST_YEAR,
+    FLOATING,
+    IDENTIFIERS,
+    LOWEST,
+    MEANINGS,
+    MOST_DECIMALS,
+    NAMED,
+    NUMBERED,
+    POWERS,
+    TRUTHS,
+    WORDED,
+    WORDS,
+    ZONES,
+    What,
+    place_magnitude,
+    unpadded_form,
+)
+from twinset.table.columns import facts_of, plain_cell, read_text, widened
+from twinset.table.kinds import (
+    CATEGORY,
+    CELLS_A_POWER,
+    DATE,
+    DIGITS,
+    GAPS,
+    HARDLY,
+    IDENTIFIER,
+    LISTS,
+    NUMBER,
+    TEXT,
+    TRUTH,
+    ZONE,
+    Column,
+    ColumnRules,
+)
+from twinset.table.labels import dtype_name
+from twinset.table.schema import ORDERED, plain
+
+_ID_NAME = re.compile(
+    r"(?i:(^|[\s_.-])(id|uuid|guid|key|number|no|nr|code)$|^(id|uuid|guid)\b)"
+    r"|(?<=[a-z])(Id|ID|Uuid|UUID|Guid|Key|Number|No|Nr|Code)$"
+)
+_CLEAR, _SURE = 3.0, 4.0  # deviations of noise
+MOST_CELLS = 16_384  # of a declared range, or days
+SOME = 0.005  # share of cells that is worth a word
+
+
+def describe_column(
+    column: pd.Series,
+    survey: Sequence[np.ndarray],
+    deviation: float,
+    rules: ColumnRules,
+) -> Column:
+    """Return the kind of a column and the grid of its numbers, by a noisy survey of its cells.
+
+    A category has no values yet. Of the column itself only its name and stated type are used.
+
+    Args:
+        column: its name and what its source states. No cell is read.
+        survey: noisy counts of `survey_codes`, one array for each of the three histograms.
+        deviation: of the noise on each count.
+        rules: what the owner declared.
+    """
+    name = str(column.name)
+    what, written, sizes = survey
+    clear = np.where(what > _CLEAR * deviation, what, 0.0)  # places that hold more than noise
+    kinds = {
+        NUMBER: what[What.NUMBER] + clear[What.STYLED : What.ZONED].sum(),
+        TRUTH: what[What.TRUTH],
+        DATE: what[What.DATE] + clear[What.ZONED :].sum(),
+        CATEGORY: what[What.CATEGORY] + clear[What.LEADING_ZEROS] + clear[What.LARGE],
+        TEXT: what[What.TEXT],
+        LISTS: clear[What.OBJECT],
+    }
+    # What is of several kinds goes to the larger one: 20241231, and texts of digits.
+    digits, compact = clear[What.DIGITS], clear[What.COMPACT_DATE] + clear[What.COMPACT_TEXT]
+    given = rules.kinds.get(name) or (NUMBER if name in rules.ranges else "")
+    are_days = given == DATE or (not given and compact > kinds[NUMBER] + digits)
+    if are_days:
+        kinds[DATE] += compact
+    else:
+        kinds[NUMBER] += clear[What.COMPACT_DATE]
+        digits += clear[What.COMPACT_TEXT]
+    are_texts = digits + clear[What.STYLED] > what[What.NUMBER]
+    kinds[NUMBER if given == NUMBER or kinds[NUMBER] > digits else CATEGORY] += digits
+    pair, truths = choose_truth(written, sizes, deviation)
+    filled = sum(kinds.values())
+    fits = {NUMBER: kinds[NUMBER], DATE: kinds[DATE], TRUTH: kinds[TRUTH], LISTS: filled}
+    if given == TRUTH:
+        fits[TRUTH] = truths
+    elif given == DATE:  # days of two digits for the year are dates where one is declared
+        days = written[DATED:WORDED]
+        fits[DATE] = max(kinds[DATE], days[days > _SURE * deviation].sum())
+
+    kind = given or choose_kind(column, kinds, clear, deviation)
+    missing = filled - fits.get(kind, filled)
+    if name in rules.ranges:
+        outside = count_outside(sizes, rules.ranges[name], deviation)
+        missing += outside if outside > HARDLY * filled else 0.0  # some may well be outside
+    filled = max(filled, missing)
+    is_clear = missing > max(_CLEAR * deviation * len(kinds) ** 0.5, SOME * filled)
+    found = Column(name, kind, odd=round(missing / filled, 3) if is_clear else 0.0)
+
+    if kind == NUMBER or (kind == IDENTIFIER and kinds[NUMBER] > kinds[CATEGORY]):
+        return describe_numbers(found, survey, deviation, column, rules.ranges.get(name), are_texts)
+    if kind == DATE:
+        form = choose_date_form(written[DATED:WORDED], deviation)
+        zones = clear[What.ZONED :]
+        if ":" in form and not form.endswith("%p") and zones.max() > max(0.0, what[What.DATE]):
+            form += ZONES[int(zones.argmax())]
+        first, last = find_window(sizes[2 * POWERS + 1 :], deviation)
+        years = (datetime.datetime(FIRST_YEAR + year, 1, 1) for year in (first, last + 1))
+        low, high = ((when - EPOCH).total_seconds() for when in years)
+        step = DAY * max(1, math.ceil((high - low) / DAY / MOST_CELLS))
+        edges = [*np.arange(low, high, step).tolist(), high]
+        dtype = choose_date_dtype(column)
+        if form == COMPACT and clear[What.COMPACT_TEXT] <= clear[What.COMPACT_DATE]:
+            dtype = choose_number_dtype(column, 0)
+        return replace(found, edges=tuple(edges), form=form, dtype=dtype)
+    facts, own = facts_of(column), str(column.dtype)
+    if kind == TRUTH:
+        # of others a single gap may have made the type
+        dtype = own if own in ("boolean", "bool[pyarrow]") else ""
+        if pair:
+            dtype = choose_number_dtype(column, 0) if pair == "0/1" else text_dtype(column)
+            dtype = "str" if pair == "0/1" and are_texts else dtype
+        return replace(found, form=pair, dtype=dtype)
+    if kind == IDENTIFIER:
+        ways, large = written[NUMBERED:], clear[What.LARGE]
+        if filled - kinds[NUMBER] > 2 * max(digits, large):
+            is_way = ways.max() > max(_SURE * deviation, SOME * filled)
+            form = IDENTIFIERS[int(ways.argmax())] if is_way else NAMED
+            return replace(found, form=form, dtype=text_dtype(column))
+        dtype = choose_number_dtype(column, 0) if large > digits else text_dtype(column)
+        return replace(found, form="" if large > digits else DIGITS, dtype=dtype)
+    if kind == GAPS and facts.types is not None:
+        own = facts.types.get(name, own)
+        return replace(found, dtype="" if own == "object" else own)
+    if kind == CATEGORY and what[What.NUMBER] > HARDLY * filled > 0:
+        return replace(found, dtype="int64")  # values are numbers, if all of them can be
+    return replace(found, dtype=text_dtype(column) if kind == TEXT else "")
+
+
+def choose_kind(
+    column: pd.Series, kinds: Mapping[str, float], clear: np.ndarray, deviation: float
+) -> str:
+    """Return the kind that most cells are of. A stated category is one, and so is a 007."""
+    filled, most = sum(kinds.values()), max(kinds[k] for k in (NUMBER, TRUTH, DATE, LISTS))
+    kind = max(kinds, key=lambda each: kinds[each])
+    if kinds[CATEGORY] + kinds[TEXT] > most:
+        kind = CATEGORY if kinds[CATEGORY] >= kinds[TEXT] else TEXT
+    if kind == NUMBER and clear[What.LEADING_ZEROS] > SOME * filled:  # 01067 among 80331
+        kind = CATEGORY
+    is_named = kind in (NUMBER, CATEGORY) and _ID_NAME.search(str(column.name))
+    if filled <= _CLEAR * deviation * len(kinds) ** 0.5:
+        return GAPS
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return CATEGORY
+    if is_named or clear[What.LARGE] > HARDLY * filled:
+        return IDENTIFIER  # until its values are seen to repeat
+    return kind
+
+
+def describe_numbers(
+    found: Column,
+    survey: Sequence[np.ndarray],
+    deviation: float,
+    column: pd.Series,
+    ends: tuple[float, float] | None,
+    are_texts: bool,
+) -> Column:
+    """Return a column of numbers with how they are written and with a grid. See `describe_column`.
+
+    Args:
+        found: the column without these.
+        survey: noisy counts.
+        deviation: of the noise.
+        column: its stated type is used.
+        ends: of a declared range.
+        are_texts: whether they are texts where the source has numbers too.
+    """
+    what, written, sizes = survey
+    clear = np.where(what > _CLEAR * deviation, what, 0.0)
+    compact = clear[What.COMPACT_DATE] + clear[What.COMPACT_TEXT]
+    counts = sizes[: 2 * POWERS + 1].copy()
+    counts[place_magnitude(2.0**24)] += compact
+    affixes = written[:DATED].reshape(len(AFFIXES), FLOATING + 1).copy()
+    affixes[0, 0] += compact
+    affix = int(affixes.sum(1).argmax())
+    if affixes[affix].sum() <= _SURE * deviation * (FLOATING + 1) ** 0.5:
+        affix = 0
+    decimals, places = 0, affixes[affix]
+    left = places.sum() - _CLEAR * deviation * len(places) ** 0.5
+    while decimals < FLOATING and places[: decimals + 1].sum() < left:
+        decimals += 1
+    if decimals == FLOATING:  # a step is small next to the smallest numbers
+        powers = counts[POWERS + 1 :] + counts[POWERS - 1 :: -1]
+        held = np.flatnonzero(powers > _SURE * deviation * 2**0.5)
+        least = 2.0 ** (held[0] + LOWEST) / CELLS_A_POWER if len(held) else 1.0
+        decimals = max(MOST_DECIMALS, math.ceil(-math.log10(least)))
+    # a style by its marks
+    styles = clear[What.STYLED : What.ZONED]
+    are_commas = styles[1] + styles[3] > what[What.NUMBER] + styles[0] + styles[2]
+    form = "." if are_texts or affix else ""
+    if are_commas:
+        form = "1.234," if styles[3] > 0 else ","
+    elif styles[2] > SOME * (what[What.NUMBER] + styles.sum()):
+        form = "1,234."
+    step, dtype = 10.0**-decimals, "str" if form else choose_number_dtype(column, decimals)
+    if ends is not None:
+        # equal cells, and both ends are numbers of the range
+        low, high = ends
+        width = step * max(1, math.ceil((high - low + step) / step / MOST_CELLS))
+        edges = np.arange(low, high + step + width / 2, width).tolist()
+    else:
+        powers = np.arange(-POWERS, POWERS + 1)  # places of magnitudes, 0 in the middle
+        # numbers of so few decimals are 0, or not smaller than a step
+        smallest = math.floor(math.log2(step)) - LOWEST + 1
+        possible = (powers == 0) | (np.abs(powers) >= smallest)
+        possible &= (powers >= 0) | (not dtype.lower().startswith("uint"))
+        first, last = find_window(counts[possible], deviation)
+        within = powers[possible].tolist()
+        edges = power_edges(within[first], within[last], step)
+    found = replace(found, dtype=dtype, edges=tuple(edges), decimals=decimals)
+    return replace(found, form=form, affix=AFFIXES[affix])
+
+
+def choose_truth(written: np.ndarray, sizes: np.ndarray, deviation: float) -> tuple[str, float]:
+    """Return the pair of spellings that most cells have, "" for True and False, and their number.
+
+    Args:
+        written: noisy counts of how cells are written.
+        sizes: noisy counts of how large numbers are. 0 and 1 may be a no and a yes.
+        deviation: of the noise.
+    """
+    counts = np.append(written[WORDED:NUMBERED], [sizes[POWERS], sizes[place_magnitude(1.0)]])
+    counts = np.where(counts > _CLEAR * deviation, counts, 0.0)
+    votes = dict(zip(WORDS, counts[:-2].tolist(), strict=True))
+    votes |= {"0": counts[-2], "1": counts[-1]}
+    pair = max(TRUTHS, key=lambda pair: sum(votes[word] for word in pair.split("/")))
+    words = sum(votes.values()) - (0 if pair == "0/1" else votes["0"] + votes["1"])
+    return "" if pair == TRUTHS[0] else pair, words
+
+
+def choose_date_form(counts: np.ndarray, deviation: float) -> str:
+    """Return the date format that most cells have. 01/02/2024 votes for both that it can have.
+
+    If nothing tells them apart, the day comes first. Noise does not choose, and adds no times.
+
+    Args:
+        counts: noisy, by meaning and padding.
+        deviation: of the noise.
+    """
+    table = counts.reshape(len(MEANINGS), 3)
+    clear = np.where(table > _SURE * deviation, table, 0.0)
+    if not clear.any():
+        clear = table * np.array([[":" not in meaning[0]] for meaning in MEANINGS])
+    own = {m[0]: row.sum() for m, row in zip(MEANINGS, clear, strict=True) if len(m) == 1}
+    votes = dict(own)
+    for meaning, row in zip(MEANINGS, clear, strict=True):
+        if len(meaning) == 2:
+            told = [form for form in meaning if own[form] > 0] or meaning[:1]
+            for form in told:
+                votes[form] += row.sum()
+    form = max(votes, key=lambda each: votes[each])
+    _, padded, unpadded = sum(row for m, row in zip(MEANINGS, clear, strict=True) if form in m)
+    return unpadded_form(form) if unpadded > padded else form
+
+
+def count_outside(sizes: np.ndarray, ends: tuple[float, float], deviation: float) -> float:
+    """Return how many numbers are of a size that a range does not have, by noisy counts."""
+    found = 0.0
+    for place in np.flatnonzero(sizes[: 2 * POWERS + 1] > _CLEAR * deviation).tolist():
+        low = 0.0 if place == POWERS else 2.0 ** (abs(place - POWERS) - 1 + LOWEST)
+        low, high = (low, 2 * low) if place >= POWERS else (-2 * low, -low)
+        found += sizes[place] if high < ends[0] or low > ends[1] else 0.0
+    return found
+
+
+def text_dtype(cells: pd.Series) -> str:
+    """Return the dtype of new texts in a column. It follows from no cell, and they have no order.
+
+    >>> text_dtype(pd.Series(["a"], dtype="category")), text_dtype(pd.Series(["a", 1.5]))
+    ('category', 'str')
+    """
+    return dtype_name(cells, [""]).removesuffix(" (ordered)")
+
+
+def with_values(column: Column, texts: Sequence[str], cells: pd.Series) -> Column:
+    """Return a column with its public values, as its source writes them. `cells` are none."""
+    numbers = [read_text(text) for text in texts]
+    if isinstance(cells.dtype, pd.CategoricalDtype):
+        values, dtype = list[Any](texts), ORDERED if cells.dtype.ordered else "category"
+        # Categories are numbers, as a file says. In memory one cell might make texts of them.
+        is_stated = facts_of(cells).types is not None
+        if cells.cat.categories.dtype.kind in "iufb" if is_stated else None not in numbers:
+            values = [number for number in numbers if number is not None]
+        if dtype == ORDERED:
+            order = {plain(plain_cell(v)): n for n, v in enumerate(widened(cells).cat.categories)}
+            values.sort(key=lambda value: order.get(plain(value), len(order)))
+    elif column.dtype == "int64" and texts and all(type(number) is int for number in numbers):
+        values = list(numbers)
+        dtype = dtype_name(cells, values)
+    else:
+        values = list(texts)
+        dtype = dtype_name(cells, values) if values else "str"
+    return replace(column, dtype=dtype, values=tuple(values))
+
+
+def choose_number_dtype(column: pd.Series, decimals: int) -> str:
+    """Return a stated type that holds such numbers, else none.
+
+    Of a table in memory only the family is taken, as pandas may have chosen the rest by one cell.
+    """
+    facts, own = facts_of(column), column.dtype
+    if not facts.states_types:
+        return ""
+    if facts.types is None:
+        if isinstance(own, pd.ArrowDtype):
+            return "double[pyarrow]" if decimals else "int64[pyarrow]"
+        is_nullable = isinstance(own, pd.api.extensions.ExtensionDtype)
+        is_nullable &= not isinstance(own, pd.CategoricalDtype | pd.StringDtype)
+        return ("Float64" if decimals else "Int64") if is_nullable else ""
+    # first what the file says: a gap makes objects of its whole numbers
+    stated = facts.types.get(str(column.name), str(own))
+    return stated if re.match(r"(u?int|float|double|Int|UInt|Float)\d*", stated) else ""
+
+
+def choose_date_dtype(column: pd.Series) -> str:
+    """Return a stated type of dates, else that of texts.
+
+    Of a table in memory the unit is public, as a single cell may have chosen it.
+    """
+    stated = str(column.dtype)
+    if facts_of(column).types is None and isinstance(column.dtype, pd.DatetimeTZDtype):
+        stated = f"datetime64[us, {column.dtype.tz}]"
+    elif facts_of(column).types is None and stated.startswith("datetime64"):
+        stated = "datetime64[us]"
+    elif facts_of(column).types is None and stated.startswith("timestamp"):
+        zone = ZONE.fullmatch(stated)
+        stated = f"timestamp[us{f', tz={zone[1]}' if zone else ''}][pyarrow]"
+    if stated.startswith("datetime64"):
+        try:
+            pd.Series([], dtype=stated)
+        except Exception:  # a time zone without a name that can be written down
+            stated = "datetime64[us]"
+    return stated if stated.startswith(("datetime64", "timestamp", "date")) else "str"
+
+
+def find_window(counts: np.ndarray, deviation: float) -> tuple[int, int]:
+    """Return the first and the last place that hold more than noise.
+
+    >>> find_window(np.array([0.4, -1.0, 50.0, 0.2, 9.0, 1.0]), deviation=1.0)
+    (2, 4)
+    """
+    clear = np.flatnonzero(counts > _SURE * deviation)
+    first, last = (clear[0], clear[-1]) if len(clear) else (counts.argmax(), counts.argmax())
+    # Places that hold little each may hold something together.
+    further = []
+    for side in (counts[:first][::-1], counts[last + 1 :]):
+        together = side.cumsum() - _CLEAR * deviation * np.arange(1, len(side) + 1) ** 0.5
+        further.append(int(together.argmax()) + 1 if len(side) and together.max() > 0 else 0)
+    return int(first) - further[0], int(last) + further[1]
+
+
+def power_edges(first: int, last: int, step: float) -> list[float]:
+    """Return the ends of cells between powers of two, -1 being those from -2^(LOWEST+1) and so on.
+
+    >>> power_edges(65, 67, 1.0)
+    [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+    >>> power_edges(0, 65, 1.0)
+    [0.0, 1.0, 2.0]
+    """
+    edges: list[float] = []
+    for place in range(first, last + 1):
+        if place == 0:
+            low, high = 0.0, step
+        else:
+            ends = 2.0 ** (abs(place) - 1 + LOWEST), 2.0 ** (abs(place) + LOWEST)
+            low, high = ends if place > 0 else (-ends[1], -ends[0])
+        low, high = (math.floor(end / step + 1e-9) * step for end in (low, high))
+        if place < 0:  # [-high, -low) is (-high, -low] of whole steps
+            low, high = low + step, high + step
+        count = min(CELLS_A_POWER, round((high - low) / step))
+        if count > 0:
+            width = (high - low) / count
+            edges += [low + width * i for i in range(count)]
+            edges.append(high)
+    digits = 9 if step > 1e-8 else 3 - math.floor(math.log10(step))
+    found = sorted({round(edge, digits) for edge in edges})
+    return found if len(found) > 1 else [0.0, step]
