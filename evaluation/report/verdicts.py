@@ -321,7 +321,10 @@ def judge_fidelity(measured: Sequence[Measured]) -> Verdict:
     if of_columns and of_columns[0].is_well:
         line += ". The other columns are faithful"
     elif of_columns:
-        line += f". The other columns are not: {of_columns[0].reason}"
+        off = [c.reason for c in of_columns if not c.is_well]
+        alone = "faithful, but texts do not follow them"  # their only fault
+        how = alone if off[0].startswith(columns.AGREEMENT) else "not faithful"
+        line += f". The other columns are {how}: {off[0]}"
         if found.tone == "good":
             found = replace(found, answer="In part", tone="mixed")
     return replace(found, line=line, reasons=reasons)

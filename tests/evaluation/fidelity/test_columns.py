@@ -137,7 +137,9 @@ def test_columns_that_are_off_are_no_faithful_twin():
     answers = {name: judge("fidelity", (*texts, *found.measured)) for name, found in FOUND.items()}
     assert [answers[name].answer for name in FOUND] == ["Yes", "In part", "In part"]
     assert "The other columns are faithful" in answers["faithful"].line
+    assert "not faithful: pair distance" in answers["columns apart"].line
     assert "city × price" in answers["columns apart"].line
+    assert "texts do not follow them: text–column agreement" in answers["texts apart"].line
 
 
 def test_each_column_is_drawn_and_no_text_of_real_rows_alone_is_named():
