@@ -39,6 +39,10 @@ ODD = {
     "a gap": {"city": None, "when": None, "price": np.nan},
     "an extreme": {"price": 1e14, "age": 10**9, "when": "1801-01-01"},
     "cells of other kinds": {"city": "3,5", "when": "soon", "user_id": "u0"},
+    "digits and objects": {"city": "01067", "when": [1], "user_id": "20240103"},
+    "other spellings": {"city": b"x", "when": "3/1/2024 6:30 PM", "user_id": "-$1,234.50"},
+    "zones and large numbers": {"city": "yes", "when": "2024-01-03T10:00:00.5+02:00"},
+    "a number among texts": {"city": 10**18, "when": 20240103, "user_id": 7},
 }
 
 
@@ -97,7 +101,7 @@ def model_of(frame, units):
 
 
 def with_odd(odd, rows):
-    frame = FRAME.astype({"city": object, "when": object})
+    frame = FRAME.astype({"city": object, "when": object, "user_id": object})
     for name, cell in odd.items():
         for row in rows:
             frame.at[row, name] = cell

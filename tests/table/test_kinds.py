@@ -513,6 +513,12 @@ def test_lists_objects_and_bytes_are_left_out(cells):
     assert columns["a"].kind == "lists" and list(model.draw(LABELS, 0)) == ["b"]
 
 
+def test_blanks_around_a_value_are_kept():
+    frame = pd.DataFrame({"a": [" x ", "x"] * (N // 2), "b": [" 1", "2 "] * (N // 2)})
+    columns, _ = release(frame)
+    assert columns["a"].values == (" x ", "x") and columns["b"].values == (" 1", "2 ")
+
+
 def test_a_cell_is_read_by_itself():
     cells = ["1", "x", "", "2024-02-29", "2,5", "[]", "True"]
     together = survey_codes(Cells.of(pd.Series(cells, dtype="str")))
