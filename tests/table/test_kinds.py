@@ -94,14 +94,20 @@ MESSY = {
     "number": ([str(v) for v in COUNTS], "number", "int64", r"-?\d+"),
     "gaps": ([str(v) if i % 3 else "" for i, v in enumerate(COUNTS)], "number", "Int64", r"-?\d+"),
     "free": ([str(i % 7) if i % 9 else "free" for i in range(N)], "number", "Int64", r"\d"),
-    "order_id": ([f"A{i:06}" for i in range(N)], "identifier", "str", r"id-\d+"),
+    "order_id": (
+        [f"A{i:06}" if i % 9 else f"{i:06}" for i in range(N)],
+        "identifier",
+        "str",
+        r"id-\d+",
+    ),
     "orderId": ([f"{i:06}" for i in range(N)], "identifier", "str", r"\d{6}"),
-    "uuid": (
+    "session": (
         [f"{i:08x}-0000-4000-8000-000000000000" for i in range(N)],
         "identifier",
         "str",
         r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}",
     ),
+    "ticket": ([f"{i:08}" for i in range(N)], "identifier", "str", r"\d{8}"),
     "snowflake": ([str(10**18 + i) for i in range(N)], "identifier", "int64", r"\d+"),
     "account": ([str(10**18 + i % 3) for i in range(N)], "category", "int64", r"10+[012]"),
     "id": ([str(90_000 + i) for i in range(N)], "identifier", "int64", r"\d+"),
@@ -146,6 +152,7 @@ def test_a_messy_column_keeps_its_kind_type_and_spelling(messy, name):
     frame, columns, twin, _ = messy
     cells, kind, dtype, pattern = MESSY[name]
     assert columns[name].kind == kind
+    columns[name].check()
     if dtype is None:  # more texts than are written
         assert name not in twin
         return
@@ -286,6 +293,13 @@ FORGED = [
     {"kind": "free"},
     {"kind": "date", "form": "%c" * 1000, "edges": (0.0, 1.0)},
     {"kind": "number", "edges": (0.0, float("nan"))},
+    {"kind": "date", "form": "%-d" * 1000, "edges": (0.0, 1.0)},
+    {"kind": "yes/no", "form": "=1/=2"},
+    {"kind": "yes/no", "form": 3},
+    {"kind": "identifier", "form": "0" * 1000},
+    {"affix": "#" * 1000},
+    {"odd": float("nan")},
+    {"odd": "x"},
     {"kind": "number", "edges": (0.0, 1e300)},
     {"kind": "number", "edges": (1.0, 0.0)},
     {"kind": "number", "edges": (0.0, 1.0), "decimals": 200_000_000},

@@ -177,8 +177,10 @@ class Column:
         if not (
             self.kind in (*DECLARABLE, GAPS)
             and _DTYPE.fullmatch(self.dtype)
+            and isinstance(self.form, str)
             and (FORMS[self.kind].fullmatch(self.form) if self.kind in FORMS else not self.form)
             and self.affix in AFFIXES
+            and type(self.odd) in (int, float)
             and 0 <= self.odd <= 1
             and type(self.decimals) is int
             and 0 <= self.decimals <= MOST_PLACES

@@ -60,7 +60,7 @@ from twinset.table.labels import dtype_name
 from twinset.table.schema import ORDERED, plain
 
 _ID_NAME = re.compile(
-    r"(?i:(^|[\s_.-])(id|uuid|guid|key|number|no|nr|code)$|^(id|uuid|guid)\b)"
+    r"(?i:(^|[\s_.-])(id|uuid|guid|uid|key|number|no|nr|code)$|^(id|uid|uuid|guid)\b)"
     r"|(?<=[a-z])(Id|ID|Uuid|UUID|Guid|Key|Number|No|Nr|Code)$"
 )
 _CLEAR, _SURE = 3.0, 4.0  # deviations of noise
@@ -115,14 +115,16 @@ def describe_column(
         days = written[DATED:WORDED]
         fits[DATE] = max(kinds[DATE], days[days > _SURE * deviation].sum())
 
-    kind = given or choose_kind(column, kinds, clear, deviation)
+    ways = written[NUMBERED:]  # 000123, and UUIDs
+    numbered = max(clear[What.LARGE], ways[ways > _SURE * deviation].max(initial=0.0))
+    kind = given or choose_kind(column, kinds, clear, numbered, deviation)
     missing = filled - fits.get(kind, filled)
     if name in rules.ranges:
         outside = count_outside(sizes, rules.ranges[name], deviation)
         missing += outside if outside > HARDLY * filled else 0.0  # some may well be outside
     filled = max(filled, missing)
     is_clear = missing > max(_CLEAR * deviation * len(kinds) ** 0.5, SOME * filled)
-    found = Column(name, kind, odd=round(missing / filled, 3) if is_clear else 0.0)
+    found = Column(name, kind, odd=round(float(missing / filled), 3) if is_clear else 0.0)
 
     if kind == NUMBER or (kind == IDENTIFIER and kinds[NUMBER] > kinds[CATEGORY]):
         return describe_numbers(found, survey, deviation, column, rules.ranges.get(name), are_texts)
@@ -149,9 +151,9 @@ def describe_column(
             dtype = "str" if pair == "0/1" and are_texts else dtype
         return replace(found, form=pair, dtype=dtype)
     if kind == IDENTIFIER:
-        ways, large = written[NUMBERED:], clear[What.LARGE]
+        large = clear[What.LARGE]
         if filled - kinds[NUMBER] > 2 * max(digits, large):
-            is_way = ways.max() > max(_SURE * deviation, SOME * filled)
+            is_way = ways.max() > max(_SURE * deviation, HARDLY * filled)
             form = IDENTIFIERS[int(ways.argmax())] if is_way else NAMED
             return replace(found, form=form, dtype=text_dtype(column))
         dtype = choose_number_dtype(column, 0) if large > digits else text_dtype(column)
@@ -165,9 +167,16 @@ def describe_column(
 
 
 def choose_kind(
-    column: pd.Series, kinds: Mapping[str, float], clear: np.ndarray, deviation: float
+    column: pd.Series,
+    kinds: Mapping[str, float],
+    clear: np.ndarray,
+    numbered: float,
+    deviation: float,
 ) -> str:
-    """Return the kind that most cells are of. A stated category is one, and so is a 007."""
+    """Return the kind that most cells are of. A stated category is one, and so is 01067.
+
+    `numbered` is how many are written as only identifiers are.
+    """
     filled, most = sum(kinds.values()), max(kinds[k] for k in (NUMBER, TRUTH, DATE, LISTS))
     kind = max(kinds, key=lambda each: kinds[each])
     if kinds[CATEGORY] + kinds[TEXT] > most:
@@ -179,7 +188,7 @@ def choose_kind(
         return GAPS
     if isinstance(column.dtype, pd.CategoricalDtype):
         return CATEGORY
-    if is_named or clear[What.LARGE] > HARDLY * filled:
+    if is_named or numbered > HARDLY * filled:
         return IDENTIFIER  # until its values are seen to repeat
     return kind
 
