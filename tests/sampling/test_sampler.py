@@ -225,7 +225,10 @@ def test_a_text_without_spaces_is_kept(writer):
 
 
 def test_further_texts_are_lines_behind_the_same_text(model, tokenizer):
-    cues = [tokenizer.encode(f"\n\n{name}:", add_special_tokens=False) for name in ("title", "by")]
+    cues = [
+        (tokenizer.encode("\n\ntitle:", add_special_tokens=False), ()),
+        (tokenizer.encode("\n\nby:", add_special_tokens=False), (0.0, 0.5, 0.5)),
+    ]
     given = (model, tokenizer, {A: [1, 5], B: [2]}, SamplingConfig(batch_size=8), 24)
     bias = {label: torch.zeros(model.config.vocab_size) for label in (A, B)}
     rows = Sampler(*given, biases=bias, further=cues).sample({A: 9, B: 9})
@@ -233,6 +236,7 @@ def test_further_texts_are_lines_behind_the_same_text(model, tokenizer):
         assert row.text and len(row.others) == 2
         assert not any("\n" in line or line != line.strip() for line in row.others)
     assert len({line for row in rows for line in row.others}) > 18
+    assert max(len(row.others[1].split()) for row in rows) <= 3
     drafts = Sampler(*given, further=cues).drafts({A: 3})  # they have no further texts
     assert drafts == Sampler(*given).drafts({A: 3})
 
@@ -244,7 +248,8 @@ def test_further_texts_are_lines_behind_the_same_text(model, tokenizer):
 def test_a_further_text_is_one_whole_line(model, tokenizer, text, line):
     sampler = Sampler(model, tokenizer, {A: [1]}, SamplingConfig(), 24)
     ids = tokenizer.encode(text, add_special_tokens=False)[:OTHER_TOKENS]
-    found = sampler._line(ids)
+    assert len(sampler._line(ids, 2).split()) <= 2
+    found = sampler._line(ids, OTHER_TOKENS)
     if line is None:  # cut: without its last word
         assert found == tokenizer.decode(ids).strip().rsplit(None, 1)[0]
     else:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations as pairs_of
 
 import numpy as np
@@ -31,7 +31,7 @@ from twinset.sampling.column_model import (
     grid_shares,
     level_codes,
 )
-from twinset.table.cells import SURVEY_SIZES, Cells, survey_codes
+from twinset.table.cells import LINED, SURVEY_SIZES, Cells, survey_codes
 from twinset.table.kinds import (
     CATEGORY,
     DATE,
@@ -106,6 +106,7 @@ class ColumnRelease:
         self.cells = [Cells.of(column) for column in private.cells.values()]
         self.weights = unit_weights(private.units, len(private.labels))
         self.columns: list[Column] = []
+        self.lines: list[np.ndarray] = []  # of each column, the share of lines by their words
         self.codes: list[np.ndarray] = []  # (N,) of each column, the number of each cell's value
 
     def count(
@@ -127,6 +128,8 @@ class ColumnRelease:
         for place, stated in enumerate(self.stated):
             survey = found[3 * place : 3 * place + 3]
             self.columns.append(describe_column(stated, survey, deviation, self.rules))
+            lines = survey[2][LINED:]
+            self.lines.append(on_simplex(np.where(lines > CLEAR * deviation, lines, 0.0)))
 
     def find_values(self) -> None:
         """Select the values of categories, and of what may be identifiers, by noisy counts."""
@@ -229,6 +232,8 @@ class ColumnRelease:
         self.find_values()
         shares = self.find_grids()
         texts = [i for i, c in enumerate(self.columns) if c.kind == TEXT]
+        for i in texts:
+            self.columns[i] = replace(self.columns[i], lengths=tuple(self.lines[i].tolist()))
         free = [i for i in texts if self.columns[i].name not in self.rules.kinds]
         kept = [i for i, c in enumerate(self.columns) if c.kind in IN_MODEL]
         kept = [i for i in kept if i not in free[MOST_TEXTS:]]

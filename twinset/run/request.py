@@ -274,7 +274,8 @@ class Run:
         kept |= {column.name for column in columns.columns} if columns else set()
         self.left_out = tuple(name for name in schema.columns if name not in kept)
         schema = replace(schema, columns=tuple(n for n in schema.columns if n in kept))
-        others, texts = self.records.others, columns.texts if columns else []
+        others = self.records.others
+        texts = [column.name for column in columns.texts] if columns else []
         if others is not None:
             others = others[texts] if texts and self.plan.steps else None
         self.records = replace(self.records, schema=schema, others=others)

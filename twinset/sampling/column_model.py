@@ -64,9 +64,9 @@ class ColumnModel:
         return replace(self, columns=(*self.columns, *columns))
 
     @property
-    def texts(self) -> list[str]:
-        """Names of the columns whose cells a language model writes."""
-        return [column.name for column in self.columns if column.kind == TEXT]
+    def texts(self) -> list[Column]:
+        """The columns whose cells a language model writes."""
+        return [column for column in self.columns if column.kind == TEXT]
 
     def draw(
         self, labels: np.ndarray, seed: int, texts: Sequence[Sequence[str]] = ()
@@ -104,7 +104,7 @@ class ColumnModel:
                 none = np.full(len(labels), None, object)
                 cells[number] = series_of(column.name, none, column.dtype or "object")
             elif column.kind == TEXT:
-                place = self.texts.index(column.name)
+                place = self.texts.index(column)
                 texts_of = [row[place] or None for row in texts] or [""] * len(labels)
                 written = np.array([*texts_of, None], object)[:-1]  # None: if there are no rows
                 written[cells[number].isna()] = None
@@ -132,7 +132,7 @@ class ColumnModel:
             number = places.get(name, -1)
             if number not in self.order or self.columns[number].kind == TEXT:
                 asked = [c.name for i, c in enumerate(self.columns) if i in self.order]
-                known = [n for n in asked if n not in self.texts]
+                known = [n for n in asked if self.columns[places[n]].kind != TEXT]
                 raise InputError(f"`where`: cannot ask for {name!r}. Choose from {known}.")
             wanted[number] = self.columns[number].matches(value) & (self.bins[number] >= 0)
             if not wanted[number].any():
@@ -206,7 +206,7 @@ class ColumnModel:
         about = json.loads(read_text(folder / FILE))
         columns = []
         for each in about["columns"]:
-            each |= {"values": tuple(each["values"]), "edges": tuple(each["edges"])}
+            each |= {name: tuple(each[name]) for name in ("values", "edges", "lengths")}
             columns.append(Column(**each))
         kept = load_file(folder / TABLES)
         parts = [tuple(kept[f"{part}-{i}"] for i in range(len(about["order"]))) for part in PARTS]

@@ -22,7 +22,7 @@ from twinset.config import SamplingConfig
 from twinset.errors import InputError
 from twinset.models.device import is_cpu
 from twinset.models.layers import PackedLinears
-from twinset.sampling.decoding import Ending, Request, attention_span, decode, room_of
+from twinset.sampling.decoding import Ending, Request, attention_span, decode
 from twinset.table.schema import CONTROL, Combination
 from twinset.table.templates import wrong_combinations
 from twinset.table.tokenization import OTHER_TOKENS
@@ -92,7 +92,9 @@ class Sampler:
     denies: Denies | None = None  # what teacher and released counts say
     length: DrawLength | None = None  # None: a row ends where the model ends it
     packed: PackedLinears | None = None  # None: the weights are packed here
-    further: Sequence[Sequence[int]] = ()  # ids that come before each further text of a row
+    # Of each further text of a row the ids that come before it, and shares of 1, 2, … words.
+    # Without shares the model ends it.
+    further: Sequence[tuple[Sequence[int], Sequence[float]]] = ()
 
     def sample(
         self,
@@ -149,9 +151,9 @@ class Sampler:
             often and why each was refused before. Rows that were refused too often are missing.
         """
         config, end = self.config, self.tokenizer.eos_token_id
-        line = Ending(1, OTHER_TOKENS, partial(ids_end_line, self.tokenizer))
-        further = () if are_drafts else tuple((ids, line) for ids in self.further)
-        room = attention_span(self.model) - max(map(len, self.prompts.values())) - room_of(further)
+        further = () if are_drafts else self.further
+        room = attention_span(self.model) - max(map(len, self.prompts.values()))
+        room -= sum(len(ids) + OTHER_TOKENS for ids, _ in further)
         most = min(config.max_new_tokens or self.max_new_tokens, room)
         wanted = [c for c, n in counts.items() for _ in range(n)]
         # A generator on the processor keeps 32 bits of its seed, on every device the same. Streams
@@ -169,6 +171,14 @@ class Sampler:
         sizes = [most if length is None else length for length in lengths]
         known = tuple(self.prompts)
 
+        # (rows, T) words of further texts at most
+        words = np.full((len(wanted), len(further)), OTHER_TOKENS)
+        rng = np.random.default_rng([config.seed, self.stream, LENGTH_STREAM + 1])
+        for place, (_, shares) in enumerate(further):
+            if len(shares):
+                chances = np.array(shares) / sum(shares)
+                words[:, place] = 1 + rng.choice(len(shares), len(wanted), p=chances)
+
         def request(i: int) -> Request:
             """Request a row, with the prompt of a wrong combination if there is one."""
             asked, length, ending = [wanted[i]], lengths[i], None
@@ -178,7 +188,11 @@ class Sampler:
                 overtime = min(most, length + max(OVERTIME, length // 2))
                 ending = Ending(length, overtime, partial(ids_end_sentence, self.tokenizer))
             prompts = tuple(tuple(self.prompts[c]) for c in asked)
-            begun[i] = Request(i, prompts, self.biases.get(wanted[i]), ending, further)
+            lines = [
+                (ids, Ending(1, OTHER_TOKENS, partial(ids_end_line, self.tokenizer, int(most))))
+                for (ids, _), most in zip(further, words[i], strict=True)
+            ]
+            begun[i] = Request(i, prompts, self.biases.get(wanted[i]), ending, lines)
             return begun[i]
 
         begun: dict[int, Request] = {}
@@ -214,7 +228,7 @@ class Sampler:
                 judged: dict[int, tuple[Any, str | None]]
                 judged = {i: (ids, None) for i, ids in batch.items()}
                 if not are_drafts:  # else no row is refused
-                    others = {i: list(map(self._line, begun[i].texts[1:])) for i in batch}
+                    others = {i: list(map(self._line, begun[i].texts[1:], words[i])) for i in batch}
                     judged = self._judge(batch, others, wanted, refused)
                 for i, (text, why) in judged.items():
                     if why is None:
@@ -231,13 +245,15 @@ class Sampler:
                     on_progress(len(found), written / total)
         return found, refused
 
-    def _line(self, ids: Sequence[int]) -> str:
-        """Return the first line of a further text. One that was cut loses its last word."""
+    def _line(self, ids: Sequence[int], words: int) -> str:
+        """Return the first line of a further text. One that was cut ends with a whole word."""
         text: str = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
         is_cut = len(ids) == OTHER_TOKENS and ids[-1] != self.tokenizer.eos_token_id
         line, *rest = text.splitlines() or [""]
         if is_cut and not rest and " " in line:
             line = line.rsplit(None, 1)[0]
+        if len(parts := line.split()) > words:
+            line = " ".join(parts[:words]).rstrip(",;:-–—(")
         return "" if CONTROL.search(line) else line.strip()
 
     def _judge(
@@ -283,9 +299,13 @@ class Sampler:
         return {i: ((text, tuple(others[i])), why[i]) for i, text in texts.items()}
 
 
-def ids_end_line(tokenizer: Any, ids: Sequence[int]) -> bool:
-    """Return whether a line ends among token ids. Blank lines before it do not count."""
-    return "\n" in tokenizer.decode(list(ids)).lstrip()
+def ids_end_line(tokenizer: Any, words: int, ids: Sequence[int]) -> bool:
+    """Return whether a line ends among token ids, or has more than so many words.
+
+    Blank lines before it do not count.
+    """
+    text = tokenizer.decode(list(ids)).lstrip()
+    return "\n" in text or len(text.split()) > words
 
 
 def is_usable(text: str) -> bool:

@@ -248,7 +248,14 @@ class TwinModel:
             self._denies if self.teacher is not None and sampling.teacher_redraws else None,
             None if lengths is None else partial(lengths.draw, self.schema, bins),
             self._packed,
-            [cue_tokens(name, self.tokenizer, self.is_trained) for name in texts],
+            [
+                # models that were trained end a line by themselves
+                (
+                    cue_tokens(each.name, self.tokenizer, self.is_trained),
+                    () if self.is_trained else each.lengths,
+                )
+                for each in texts
+            ],
         )
 
     @property

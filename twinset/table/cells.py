@@ -132,11 +132,9 @@ WORDED = DATED + 3 * len(MEANINGS)
 NUMBERED = WORDED + len(WORDS)
 LOWEST, HIGHEST = -64, 43  # powers of two between which a survey counts magnitudes
 POWERS = HIGHEST - LOWEST + 1
-SURVEY_SIZES = (
-    What.ZONED + len(ZONES),
-    NUMBERED + len(IDENTIFIERS),
-    2 * POWERS + 1 + LAST_YEAR - FIRST_YEAR,
-)
+LINED = 2 * POWERS + 1 + LAST_YEAR - FIRST_YEAR  # from here on the words of a line
+MOST_WORDS = 24  # of a line. Longer ones count as this.
+SURVEY_SIZES = (What.ZONED + len(ZONES), NUMBERED + len(IDENTIFIERS), LINED + MOST_WORDS)
 
 
 @dataclass(frozen=True)
@@ -387,5 +385,6 @@ def survey_places(text: str, is_text: bool) -> tuple[int, int, int]:
         return What.DIGITS if is_text else What.LARGE, -1, -1
     if _UUID.fullmatch(text):
         return What.CATEGORY, NUMBERED, -1
-    is_prose = len(text.split()) >= PROSE_WORDS or len(text) >= PROSE_LETTERS
-    return What.TEXT if is_prose else What.CATEGORY, -1, -1
+    words = len(text.split())
+    is_prose = words >= PROSE_WORDS or len(text) >= PROSE_LETTERS
+    return What.TEXT if is_prose else What.CATEGORY, -1, LINED + min(words, MOST_WORDS) - 1

@@ -27,6 +27,7 @@ from twinset.table.cells import (
     IDENTIFIERS,
     LOWEST,
     MOST_DECIMALS,
+    MOST_WORDS,
     NAMED,
     STYLES,
     TRUTHS,
@@ -149,6 +150,7 @@ class Column:
         form: a date's format, a number's style, a pair of spellings such as "no/yes", or how an
             identifier is written.
         affix: what a number is written with, such as "#%".
+        lengths: of a text, the share of lines of 1, 2, … words.
         odd: share of cells that are not of the kind, if noise leaves no doubt. They are gaps.
     """
 
@@ -161,6 +163,7 @@ class Column:
     form: str = ""
     affix: str = ""
     odd: float = 0.0
+    lengths: tuple[float, ...] = ()
 
     @property
     def size(self) -> int:
@@ -182,6 +185,8 @@ class Column:
             and self.affix in AFFIXES
             and type(self.odd) in (int, float)
             and 0 <= self.odd <= 1
+            and len(self.lengths) in (0, MOST_WORDS)
+            and bool((np.array(self.lengths) >= 0).all() and sum(self.lengths) < 1.01)
             and type(self.decimals) is int
             and 0 <= self.decimals <= MOST_PLACES
             and len(edges) <= MOST_EDGES

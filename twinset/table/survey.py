@@ -25,6 +25,7 @@ from twinset.table.cells import (
     FIRST_YEAR,
     FLOATING,
     IDENTIFIERS,
+    LINED,
     LOWEST,
     MEANINGS,
     MOST_DECIMALS,
@@ -133,7 +134,7 @@ def describe_column(
         zones = clear[What.ZONED :]
         if ":" in form and not form.endswith("%p") and zones.max() > max(0.0, what[What.DATE]):
             form += ZONES[int(zones.argmax())]
-        first, last = find_window(sizes[2 * POWERS + 1 :], deviation)
+        first, last = find_window(sizes[2 * POWERS + 1 : LINED], deviation)
         years = (datetime.datetime(FIRST_YEAR + year, 1, 1) for year in (first, last + 1))
         low, high = ((when - EPOCH).total_seconds() for when in years)
         step = DAY * max(1, math.ceil((high - low) / DAY / MOST_CELLS))
