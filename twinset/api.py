@@ -161,7 +161,7 @@ class Twinset:
         """
         source = None
         if data is not None:
-            source = _source_of(data, text, attributes, owner, self._prompt, hold_out, reading)
+            source = Source.of(data, text, attributes, owner, self._prompt, hold_out, reading)
         elif reading:
             raise InputError(f"`{next(iter(reading))}` needs a table. Give one, or leave it out.")
         with _listening(self._progress) as progress:
@@ -201,7 +201,9 @@ class Twinset:
         Raises:
             InputError: the table cannot be used. The message says where and what to do.
         """
-        source = _source_of(data, text, attributes, owner, self._prompt, 0.0, reading)
+        from twinset.run.request import Source  # it waits for pandas
+
+        source = Source.of(data, text, attributes, owner, self._prompt, 0.0, reading)
         with _listening(self._progress) as progress:
             from twinset.run.generate import fit
 
@@ -216,12 +218,10 @@ class Twinset:
         """Return a twin. Its labels follow the proportions of the noisy label counts.
 
         Example:
-            Twice the rows cost no more privacy:
+            Twice the rows, or rows of one kind, cost no more privacy:
 
-                more = Twinset.load("model").sample(2000)
-
-            Rows of some kind only:
-
+                model = Twinset.load("model")
+                more = model.sample(2000)
                 dresses = model.sample(500, where={"Department": "Dresses", "Age": (18, 30)})
 
         Args:
@@ -235,8 +235,7 @@ class Twinset:
             A table of `rows` rows with the columns of the fitted table, in their order.
 
         Raises:
-            InputError: the model is not fitted, no row can meet `where`, or almost none of the
-                drawn rows can be used.
+            InputError: nothing is fitted, no row can meet `where`, or hardly a drawn row is usable.
         """
         from twinset.sampling.allocation import proportional
 
@@ -560,13 +559,13 @@ def generate(
     Raises:
         InputError: an input cannot be used. Nothing was written.
     """
-    from twinset.run.request import OutputPaths
+    from twinset.run.request import OutputPaths, Source
     from twinset.sampling.allocation import RowsRequest
     from twinset.table.schema import written_line
 
     reading = {name: options.pop(name) for name in Reading.__annotations__ if name in options}
     config = _make_config(base_model, private, options)
-    source = _source_of(data, text, attributes, owner, prompt, hold_out, reading)
+    source = Source.of(data, text, attributes, owner, prompt, hold_out, reading)
     folder = None if run is None else Path(run)
     file = None if output is None else Path(output)
     paths = OutputPaths(folder, file, format, overwrite, guard_formulas, resume, accept_spend)
@@ -602,12 +601,6 @@ def _make_config(base_model: str | Path, private: bool, options: dict[str, Any])
     if not private:
         options = options | {"epsilon": None}
     return run_config({"base_model": str(base_model)} | options)
-
-
-def _source_of(*given: Any) -> Source:
-    from twinset.run.request import Source  # it waits for pandas
-
-    return Source.of(*given)
 
 
 def _hashes(twin: pd.DataFrame) -> list[int]:

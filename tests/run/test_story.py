@@ -20,7 +20,7 @@ from twinset.run import story
 from twinset.run.generate import finetune, prepare
 from twinset.run.request import Source
 from twinset.run.run_folder import draw_held_out, kept_rows
-from twinset.sampling.allocation import RowsRequest
+from twinset.sampling.allocation import RowsRequest, share_out_rows
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel
 from twinset.table.records import records_from_frame
 
@@ -113,7 +113,7 @@ def test_a_models_ledger_does_not_decide_alone_how_many_rows(tiny_run, records, 
     model.ledger = replace(model.ledger, records=records)
     progress = Progress()
     progress.say = said.append
-    counts = story.share_out_rows(model, RowsRequest(), progress)
+    counts = share_out_rows(model, RowsRequest(), progress)
     assert sum(counts.values()) == rows and len(said) == (records > 60)
     assert all("the most by default. `rows` asks for more" in line for line in said)
 

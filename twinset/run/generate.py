@@ -45,7 +45,7 @@ from twinset.run.releases import chooses_prompt
 from twinset.run.request import OutputPaths, Result, Run, Source
 from twinset.run.run_folder import HELD_OUT, NUMBERS, SETTINGS, RunFolder
 from twinset.run.story import UNFINISHED
-from twinset.sampling.allocation import RowsRequest, explicit, usual_rows
+from twinset.sampling.allocation import RowsRequest, explicit, share_out_rows, usual_rows
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.rows import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel, twin_frame
@@ -234,7 +234,7 @@ def sample_only(
     model = TwinModel.load(folder, device)
     model, weights = model.given(asked.conditions)
     shares = weights if asked.where else None
-    counts = explicit(model.schema, asked) or story.share_out_rows(model, asked, progress, shares)
+    counts = explicit(model.schema, asked) or share_out_rows(model, asked, progress, shares)
     for combination, rows in counts.items() if asked.where else ():
         if rows and not weights[combination] > 0:
             raise InputError(

@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
@@ -55,7 +55,6 @@ from twinset.policies import MechanismParams
 from twinset.policies.detection import detector_named, mask_texts
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
-from twinset.privacy.statement.theorems import OWNER_UNIT
 from twinset.progress import Progress, StepReport
 from twinset.release.publish import publish
 from twinset.release.verify import verify
@@ -64,13 +63,7 @@ from twinset.run.columns import column_notes
 from twinset.run.plan import Workload, plan_time, say_duration, size_notes
 from twinset.run.request import Result, Run, Source
 from twinset.run.run_folder import SETTINGS, draw_held_out, held_out_line, kept_rows
-from twinset.sampling.allocation import (
-    MOST_ROWS,
-    RowsRequest,
-    explicit,
-    proportional,
-    usual_rows,
-)
+from twinset.sampling.allocation import RowsRequest, explicit, share_out_rows, usual_rows
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import NaiveBayes, TextLengths
 from twinset.sampling.rows import open_row_groups
@@ -103,7 +96,6 @@ HARDLY_READ = 3.2  # times the tokens a character of English (clinical notes and
 ENGLISH = "The film was very good, and I would recommend it to everyone who likes a slow story."
 LOOKED_AT, LETTERS = 200, 1000  # texts by which a language is judged, and of each
 SOON_READ = 20_000_000  # bytes of a table's file
-MOST_NAMED = 5  # label values in one warning
 
 
 @contextmanager
@@ -596,37 +588,3 @@ def build_twin_model(run: Run, model: Any) -> TwinModel:
         base_name="a model from a local folder" if LOCAL in base.origin else base.name,
         columns=run.columns,
     )
-
-
-def share_out_rows(
-    model: TwinModel,
-    asked: RowsRequest,
-    progress: Progress,
-    weights: Mapping[Combination, float] | None = None,
-) -> dict[Combination, int]:
-    """Return the rows of each label combination, in proportion to noisy counts of records.
-
-    `weights` are other shares, if rows must meet conditions.
-    """
-    records = model.ledger.records
-    if model.ledger.unit == OWNER_UNIT:  # as counted, with noise
-        records = max(1, round(min(MOST_ROWS, sum(model.label_counts.values()))))
-    rows = asked.rows or usual_rows(records)
-    if not asked.rows and 2 * records > MOST_ROWS:  # a model of others may state any number
-        progress.say(f"writing {rows:,} rows, the most by default. `rows` asks for more.")
-    if weights is not None:
-        return proportional(weights, rows)
-    counts = proportional(model.label_counts, rows)
-    without = [
-        f"{attribute.name} {value!r}"
-        for i, attribute in enumerate(model.schema.attributes)
-        for value in attribute.values
-        if not any(rows for labels, rows in counts.items() if labels[i] == value)
-    ]
-    if without:
-        progress.warn(
-            f"no row has {', '.join(without[:MOST_NAMED])}{', …' * (len(without) > MOST_NAMED)}. "
-            f"The noisy counts are too small for one of {rows:,} rows. `rows_per_label` asks for "
-            "some anyway."
-        )
-    return counts

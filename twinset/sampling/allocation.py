@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from twinset.bounds import check_number
 from twinset.config import ROWS
 from twinset.errors import InputError
 from twinset.privacy.mechanism.counts import proportional_rows
+from twinset.privacy.statement.theorems import OWNER_UNIT
+from twinset.progress import Progress
 from twinset.table.columns import facts_of
 from twinset.table.labels import spelled_labels
 from twinset.table.read import read_frame
 from twinset.table.schema import Combination, Schema, plain, read_line, written_line
 
+if TYPE_CHECKING:
+    from twinset.sampling.twin_model import TwinModel
+
 ROWS_COLUMN = "rows"
 LONGEST_NUMBER = 12  # digits
 MOST_LISTED = 20  # labels in a message
+MOST_NAMED = 5  # label values in one warning
 FEWEST_ROWS, MOST_ROWS = 3000, 1_000_000  # by default
 
 
@@ -136,3 +143,37 @@ def proportional(label_counts: Mapping[Combination, float], rows: int) -> dict[C
     check_number("`rows`", rows, ROWS, is_whole=True)
     shares = proportional_rows(list(label_counts.values()), rows)
     return dict(zip(label_counts, shares, strict=True))
+
+
+def share_out_rows(
+    model: TwinModel,
+    asked: RowsRequest,
+    progress: Progress,
+    weights: Mapping[Combination, float] | None = None,
+) -> dict[Combination, int]:
+    """Return the rows of each label combination, in proportion to noisy counts of records.
+
+    `weights` are other shares, if rows must meet conditions.
+    """
+    records = model.ledger.records
+    if model.ledger.unit == OWNER_UNIT:  # as counted, with noise
+        records = max(1, round(min(MOST_ROWS, sum(model.label_counts.values()))))
+    rows = asked.rows or usual_rows(records)
+    if not asked.rows and 2 * records > MOST_ROWS:  # a model of others may state any number
+        progress.say(f"writing {rows:,} rows, the most by default. `rows` asks for more.")
+    if weights is not None:
+        return proportional(weights, rows)
+    counts = proportional(model.label_counts, rows)
+    without = [
+        f"{attribute.name} {value!r}"
+        for i, attribute in enumerate(model.schema.attributes)
+        for value in attribute.values
+        if not any(rows for labels, rows in counts.items() if labels[i] == value)
+    ]
+    if without:
+        progress.warn(
+            f"no row has {', '.join(without[:MOST_NAMED])}{', …' * (len(without) > MOST_NAMED)}. "
+            f"The noisy counts are too small for one of {rows:,} rows. `rows_per_label` asks for "
+            "some anyway."
+        )
+    return counts
