@@ -11,7 +11,8 @@ over rows, quotes and line breaks that split records, notes and progress in Pyth
 tables, among them tables of Arrow in memory. A second one took UTF-16 of any script, and checks of
 the weights and the tokenizer of a base model.
 
-The other columns took 1,650 lines of `twinset`, 100 of `evaluation` and 600 of tests.
+The other columns took 2,700 lines of `twinset`, 680 of `evaluation` and 1,500 of tests: tables and
+a model of them, spellings of cells, second texts, rows under conditions, measures and attacks.
 """
 
 import ast
@@ -30,15 +31,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (24_050, 20_500),
+    "twinset": (25_100, 20_500),
     "twinset/commandline": (1_110, 900),
-    "twinset/run": (3_080, 2_200),
+    "twinset/run": (3_125, 2_200),
     # The spellings of cells that come back took 560: dates, numbers, identifiers, yes and no.
     "twinset/table": (4_980, 2_600),
-    "twinset/sampling": (2_545, 2_200),
+    # rows under conditions, and further texts behind a text
+    "twinset/sampling": (2_800, 2_200),
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
-    "twinset/release": (1_025, 1_000),  # charts of other columns
+    "twinset/release": (1_045, 1_000),  # charts of other columns, and how their CSV is read
     "twinset/policies": (1_400, 1_100),
     "twinset/models": (1_955, 1_800),
     "twinset/privacy": (4_815, 4_800),
@@ -48,12 +50,12 @@ LINES = {
     "evaluation": (8_250, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (19_380, 16_000),
+    "tests": (20_050, 16_000),
 }
-MOST_FILES = 263  # goal 250. The other columns took eleven, and charts left figures.
+MOST_FILES = 265  # goal 250. The other columns took twelve, replay one, charts left figures.
 LONGEST_FILE = 610  # goal 600
 FUNCTIONS_PER_1000_LINES = 38.5
-CALLED_ONCE = 60
+CALLED_ONCE = 62
 COMMENTS_PER_100_LINES = 5
 DOCSTRING_LINES = 4  # median of public functions in these rooms
 DOCUMENTED = ("twinset/api.py", "twinset/policies", "twinset/privacy", "twinset/sampling")

@@ -222,14 +222,14 @@ class Twinset:
 
                 model = Twinset.load("model")
                 more = model.sample(2000)
-                dresses = model.sample(500, where={"Department": "Dresses", "Age": (18, 30)})
+                happy = model.sample(500, where={"sentiment": "positive"})
 
         Args:
             rows: number of rows.
             seed: the same seed gives the same rows, another seed gives other rows. By default the
                 seed of `options`.
-            where: by column a value that all rows have, a list of values, or the two ends of a
-                range. None stands for a gap. Columns are labels or other columns, but no texts.
+            where: by label or other column a value that all rows have, a list of values, or a pair
+                for a range, as in `{"city": "York", "age": (18, 30)}`. None stands for a gap.
 
         Returns:
             A table of `rows` rows with the columns of the fitted table, in their order.

@@ -102,7 +102,7 @@ def test_all_that_may_take_a_while_is_counted(tiny_base, tmp_path, monkeypatch):
 
 
 def test_a_twin_that_cannot_be_built_fails_before_anything_is_spent(tiny_base, monkeypatch):
-    monkeypatch.setattr("twinset.table.records.dtype_name", lambda *_: "no dtype")
+    monkeypatch.setattr("twinset.table.records.text_dtype", lambda *_: "no dtype")
     with pytest.raises(TypeError, match="no dtype"):
         prepared(tiny_base)
 
