@@ -48,8 +48,7 @@ class Reading(TypedDict, total=False):
             blanks or by one letter.
         drop_undeclared: leave out rows with an undeclared value instead of refusing the table.
         columns: names of the other columns to keep, "all" (the default) or "none".
-        kinds: for other columns, "category", "number", "date", "yes/no" or "identifier". By default
-            noisy counts tell.
+        kinds: for other columns, "category", "number", "date", "yes/no", "identifier" or "text".
         ranges: for other columns of numbers, the lowest and the highest value. They are public. By
             default noisy counts tell.
         split: split of a folder or hub data set, or sheet of an Excel file.
@@ -222,7 +221,7 @@ class Twinset:
 
                 model = Twinset.load("model")
                 more = model.sample(2000)
-                happy = model.sample(500, where={"sentiment": "positive"})
+                happy = model.sample(500, where={"sentiment": "good"})
 
         Args:
             rows: number of rows.
