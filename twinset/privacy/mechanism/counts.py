@@ -33,13 +33,16 @@ from twinset.privacy.mechanism.vector_sum import VectorSum
 def on_simplex(counts: np.ndarray) -> np.ndarray:
     """Return the shares (B,), 0 or more with sum 1, that are nearest to those of noisy counts (B,).
 
-    If the counts sum to 0 or less, the shares are equal (Duchi et al. 2008).
+    If the counts sum to 0 or less, the shares are equal (Duchi et al. 2008). So are they if the sum
+    is what rounding leaves of 0, by which nothing can be divided.
 
     >>> on_simplex(np.array([60.0, 50.0, -10.0])).round(2)
     array([0.55, 0.45, 0.  ])
+    >>> on_simplex(np.array([-3.0, 2.1, 0.9])).round(2)
+    array([0.33, 0.33, 0.33])
     """
     total = float(counts.sum())
-    if total <= 0:
+    if total <= 1e-12 * float(np.abs(counts).sum()):
         return np.full(len(counts), 1 / len(counts))
     shares = counts / total
     falling = np.sort(shares)[::-1]
