@@ -33,8 +33,7 @@ from twinset.privacy.mechanism.vector_sum import VectorSum
 def on_simplex(counts: np.ndarray) -> np.ndarray:
     """Return the shares (B,), 0 or more with sum 1, that are nearest to those of noisy counts (B,).
 
-    If the counts sum to 0 or less, the shares are equal (Duchi et al. 2008). So are they if the sum
-    is what rounding leaves of 0, by which nothing can be divided.
+    If the counts sum to 0 or less, but for rounding, all shares are equal (Duchi et al. 2008).
 
     >>> on_simplex(np.array([60.0, 50.0, -10.0])).round(2)
     array([0.55, 0.45, 0.  ])
