@@ -51,25 +51,13 @@ WORDS = tuple(_TRUTH)
 # A date is a day with or without a time. Formats stay apart, so that a twin has the usual one.
 # Those of two meanings come first the way that is taken if nothing tells.
 COMPACT = "%Y%m%d"
-DAYS: tuple[str, ...] = (
-    "%Y-%m-%d",
-    "%Y/%m/%d",
-    "%d.%m.%Y",
-    "%d/%m/%Y",
-    "%m/%d/%Y",
-    "%d-%m-%Y",
-    "%d.%m.%y",
+DAYS = (
+    *("%Y-%m-%d %Y/%m/%d %d.%m.%Y %d/%m/%Y %m/%d/%Y %d-%m-%Y %d.%m.%y %d/%m/%y %m/%d/%y".split()),
+    *("%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", COMPACT),
 )
-DAYS += ("%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", COMPACT)
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
-_ISO_TIMES: tuple[str, ...] = (
-    " %H:%M:%S.%3f",
-    " %H:%M:%S.%f",
-    "T%H:%M",
-    "T%H:%M:%S",
-    "T%H:%M:%S.%3f",
-)
-_ISO_TIMES += ("T%H:%M:%S.%f",)
+_ISO_TIMES: tuple[str, ...] = (" %H:%M:%S.%3f", " %H:%M:%S.%f")
+_ISO_TIMES += tuple("T%H:%M T%H:%M:%S T%H:%M:%S.%3f T%H:%M:%S.%f".split())
 DATES = tuple(
     day + time
     for day in DAYS
