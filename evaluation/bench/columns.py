@@ -72,7 +72,9 @@ def main() -> None:
             )
             model = release.find_model(np.bincount(numbers).tolist())
             assert model is not None
-            twin = model.draw(numbers, seed)
+            # no text is written here: a cell has one or a gap
+            texts = [["a line"] * len(model.texts)] * len(numbers)
+            twin = model.draw(numbers, seed, texts)
             seconds = time.perf_counter() - began
             events: list[Event] = [*spent, GaussianRelease(plan.column_noise, COLUMNS)]
             own = epsilon(events, default_delta(len(frame)))
