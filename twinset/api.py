@@ -151,8 +151,7 @@ class Twinset:
             owner: see `fit`.
             records: number of records N, instead of a table.
             rows: of the twin. Default: twice the table's, from 3,000 to a million, if time allows.
-            hold_out: share of the rows to keep from training. `fit` keeps none. By default as the
-                commands `plan` and `generate` do.
+            hold_out: share of the rows to keep from training. By default as `generate` does.
             reading: how to read the table, see `Reading`.
 
         Raises:
@@ -160,6 +159,8 @@ class Twinset:
         """
         source = None
         if data is not None:
+            from twinset.run.request import Source
+
             source = Source.of(data, text, attributes, owner, self._prompt, hold_out, reading)
         elif reading:
             raise InputError(f"`{next(iter(reading))}` needs a table. Give one, or leave it out.")
@@ -225,8 +226,7 @@ class Twinset:
 
         Args:
             rows: number of rows.
-            seed: the same seed gives the same rows, another seed gives other rows. By default the
-                seed of `options`.
+            seed: another seed gives other rows. By default that of `options`.
             where: by label or other column a value that all rows have, a list of values, or a pair
                 for a range, as in `{"city": "York", "age": (18, 30)}`. None stands for a gap.
 
