@@ -176,7 +176,8 @@ MORE_RUNS = {
     "adaptive, published": (("--noise-policy", "adaptive", "--policy-form", "published"), {}),
     "selective": (("--noise-policy", "selective", "--detector", "patterns"), {}),
     "masked": (("--redact-only",), {}),
-    "without privacy": (("--no-privacy",), {}),
+    # without privacy values of other columns are public that two rows have
+    "without privacy": (("--no-privacy", "--columns", "none"), {}),
     "untrained": (("--steps", "0", "--teacher-share", "0.1"), {}),
 }
 
