@@ -13,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow.parquet import write_table
 
 from tests.helpers.commands import call
 from twinset.privacy.mechanism import columns as pairs
@@ -49,6 +51,7 @@ PATHS = {
     "selective": (*TRAINED, "--noise-policy", "selective"),
     "importance": (*TRAINED, "--noise-policy", "importance"),
     "masked": (*TRAINED, "--redact-only"),
+    "a file with types": ("--steps", "0", *DECLARED),
 }
 # One record differs in several ways at once. Each way alone would show, too.
 NEIGHBOURS = {
@@ -134,15 +137,24 @@ def tape(monkeypatch):
     return tape
 
 
-def written(base, folder: Path, changes, *options) -> dict[str, bytes]:
+def written(base, folder: Path, changes, *options, is_typed=False) -> dict[str, bytes]:
     """Run on the table with one changed record. Return all bytes that are shared."""
     frame = TABLE.copy()
     for name, cell in changes.items():
         frame.loc[ODD, name] = cell
     folder.mkdir()
-    frame.to_csv(folder / "t.csv", index=False)
-    run = folder / "r"
-    given = ("generate", folder / "t.csv", "--base-model", base, "--run", run, *GIVEN, *SMALL)
+    data, run = folder / "t.csv", folder / "r"
+    frame.to_csv(data, index=False)
+    if is_typed:  # in both files the same types are stated, whatever the cells are
+        data = folder / "t.parquet"
+        numbers = pd.to_numeric(frame["age"], errors="coerce").clip(upper=2**30)
+        columns_of = {name: pa.array(frame[name]) for name in frame if name not in ("age", "when")}
+        columns_of["age"] = pa.array(numbers, pa.int32(), from_pandas=True)
+        days = pd.to_datetime(frame["when"], errors="coerce")
+        columns_of["when"] = pa.array(days, pa.timestamp("ms"), from_pandas=True)
+        columns_of["old"] = pa.array(numbers.gt(40).mask(numbers.isna()), pa.bool_())
+        write_table(pa.table(columns_of), data)
+    given = ("generate", data, "--base-model", base, "--run", run, *GIVEN, *SMALL)
     found = call(*given, *options)
     assert found.code == 0, found.err
     paths = [p for part in ("share", "model") for p in sorted((run / part).rglob("*"))]
@@ -151,8 +163,9 @@ def written(base, folder: Path, changes, *options) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_neighbours_write_every_byte_again(tape, tiny_base, tmp_path, path):
-    first = written(tiny_base, tmp_path / "first", {}, *PATHS[path])
-    assert {"share/twin.csv", "share/privacy.json", "model/model.safetensors"} <= first.keys()
+    is_typed = path == "a file with types"
+    first = written(tiny_base, tmp_path / "first", {}, *PATHS[path], is_typed=is_typed)
+    assert {"share/privacy.json", "model/model.safetensors"} < first.keys()
     neighbours = NEIGHBOURS
     if path == "nothing trained":
         neighbours = {"itself": {}} | neighbours
@@ -160,7 +173,8 @@ def test_neighbours_write_every_byte_again(tape, tiny_base, tmp_path, path):
         neighbours = {"a label of its own": {"label": "odd"}} | neighbours
     for number, (name, changes) in enumerate(neighbours.items()):
         tape.rewind()
-        other = written(tiny_base, tmp_path / str(number), changes, *PATHS[path])
+        place = tmp_path / str(number)
+        other = written(tiny_base, place, changes, *PATHS[path], is_typed=is_typed)
         assert tape.at == len(tape.outputs), name
         assert [n for n in {*first, *other} if first.get(n) != other.get(n)] == [], name
 

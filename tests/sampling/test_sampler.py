@@ -241,6 +241,16 @@ def test_further_texts_are_lines_behind_the_same_text(model, tokenizer):
     assert drafts == Sampler(*given).drafts({A: 3})
 
 
+def test_further_texts_without_room_are_gaps(model, tokenizer):
+    """The context is 128 tokens, and each cue takes some."""
+    cues = [(tokenizer.encode(f"\n\nname {n}:", add_special_tokens=False), ()) for n in range(9)]
+    rows = Sampler(model, tokenizer, {A: [1, 5]}, SamplingConfig(), 100, further=cues).sample(
+        {A: 4}
+    )
+    for row in rows:
+        assert len(row.others) == 9 and row.others[0] and not row.others[-1] and row.text
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [("\n A title\nand more", "A title"), ("", ""), ("word " * 40, None)],
@@ -248,8 +258,9 @@ def test_further_texts_are_lines_behind_the_same_text(model, tokenizer):
 def test_a_further_text_is_one_whole_line(model, tokenizer, text, line):
     sampler = Sampler(model, tokenizer, {A: [1]}, SamplingConfig(), 24)
     ids = tokenizer.encode(text, add_special_tokens=False)[:OTHER_TOKENS]
-    assert len(sampler._line(ids, 2).split()) <= 2
-    found = sampler._line(ids, OTHER_TOKENS)
+    is_longest = len(ids) == OTHER_TOKENS
+    assert len(sampler._line(ids, 2, is_longest).split()) <= 2
+    found = sampler._line(ids, OTHER_TOKENS, is_longest)
     if line is None:  # cut: without its last word
         assert found == tokenizer.decode(ids).strip().rsplit(None, 1)[0]
     else:

@@ -38,6 +38,7 @@ COUNTED = (FILTERED, UNFINISHED, DENIED)  # fields of a row
 READ_TOGETHER = 32  # rows that the teacher is asked about together
 OVERTIME = 16  # tokens, or half its own length, in which a row's last sentence must end
 LEAST_LEFT = 0.5  # of a text's characters, if it is cut
+SHORTEST_LINE = 4  # tokens that a further text must have room for
 LOOKED_BACK = 16  # tokens that suffice to recognise the end of a sentence
 
 _CLOSING = re.compile(r"""[.!?…。！？]["'”’»)\]」』]*$""")
@@ -62,6 +63,8 @@ UNWANTED |= {"none": [], "all": [each for lines in UNWANTED.values() for each in
 Denies = Callable[[Sequence[Combination], Sequence[Sequence[int]]], list[bool]]
 # Label combination, draws → how many tokens a row is to have.
 DrawLength = Callable[[Combination, np.random.Generator], int]
+# Of a further text the ids that come before it, and shares of lines of 1, 2, … words.
+Further = tuple[Sequence[int], Sequence[float]]
 # How many rows there are, and their share of all tokens.
 OnRows = Callable[[int, float], None]
 
@@ -92,9 +95,8 @@ class Sampler:
     denies: Denies | None = None  # what teacher and released counts say
     length: DrawLength | None = None  # None: a row ends where the model ends it
     packed: PackedLinears | None = None  # None: the weights are packed here
-    # Of each further text of a row the ids that come before it, and shares of 1, 2, … words.
-    # Without shares the model ends it.
-    further: Sequence[tuple[Sequence[int], Sequence[float]]] = ()
+    # Without shares the model ends a further text.
+    further: Sequence[Further] = ()
 
     def sample(
         self,
@@ -151,9 +153,9 @@ class Sampler:
             often and why each was refused before. Rows that were refused too often are missing.
         """
         config, end = self.config, self.tokenizer.eos_token_id
-        further = () if are_drafts else self.further
         room = attention_span(self.model) - max(map(len, self.prompts.values()))
-        room -= sum(len(ids) + OTHER_TOKENS for ids, _ in further)
+        further, longest = fitting([] if are_drafts else self.further, room // 2)
+        room -= sum(len(ids) + longest for ids, _ in further)
         most = min(config.max_new_tokens or self.max_new_tokens, room)
         wanted = [c for c, n in counts.items() for _ in range(n)]
         # A generator on the processor keeps 32 bits of its seed, on every device the same. Streams
@@ -189,8 +191,8 @@ class Sampler:
                 ending = Ending(length, overtime, partial(ids_end_sentence, self.tokenizer))
             prompts = tuple(tuple(self.prompts[c]) for c in asked)
             lines = [
-                (ids, Ending(1, OTHER_TOKENS, partial(ids_end_line, self.tokenizer, int(most))))
-                for (ids, _), most in zip(further, words[i], strict=True)
+                (ids, Ending(1, longest, partial(ids_end_line, self.tokenizer, int(number))))
+                for (ids, _), number in zip(further, words[i], strict=True)
             ]
             begun[i] = Request(i, prompts, self.biases.get(wanted[i]), ending, lines)
             return begun[i]
@@ -228,7 +230,13 @@ class Sampler:
                 judged: dict[int, tuple[Any, str | None]]
                 judged = {i: (ids, None) for i, ids in batch.items()}
                 if not are_drafts:  # else no row is refused
-                    others = {i: list(map(self._line, begun[i].texts[1:], words[i])) for i in batch}
+                    others = {
+                        i: [
+                            self._line(ids, int(number), len(ids) == longest)
+                            for ids, number in zip(begun[i].texts[1:], words[i], strict=True)
+                        ]
+                        for i in batch
+                    }
                     judged = self._judge(batch, others, wanted, refused)
                 for i, (text, why) in judged.items():
                     if why is None:
@@ -245,10 +253,10 @@ class Sampler:
                     on_progress(len(found), written / total)
         return found, refused
 
-    def _line(self, ids: Sequence[int], words: int) -> str:
+    def _line(self, ids: Sequence[int], words: int, is_longest: bool) -> str:
         """Return the first line of a further text. One that was cut ends with a whole word."""
         text: str = self.tokenizer.decode(ids, skip_special_tokens=True).strip()
-        is_cut = len(ids) == OTHER_TOKENS and ids[-1] != self.tokenizer.eos_token_id
+        is_cut = is_longest and ids[-1] != self.tokenizer.eos_token_id
         line, *rest = text.splitlines() or [""]
         if is_cut and not rest and " " in line:
             line = line.rsplit(None, 1)[0]
@@ -296,7 +304,21 @@ class Sampler:
         if self.denies and asked:
             denied = self.denies([wanted[i] for i in asked], list(asked.values()))
             why |= {i: DENIED for i, is_denied in zip(asked, denied, strict=True) if is_denied}
-        return {i: ((text, tuple(others[i])), why[i]) for i, text in texts.items()}
+        missing = ("",) * (len(self.further) - len(next(iter(others.values()), ())))
+        return {i: ((text, (*others[i], *missing)), why[i]) for i, text in texts.items()}
+
+
+def fitting(further: Sequence[Further], room: int) -> tuple[Sequence[Further], int]:
+    """Return the further texts that a row has room for, and how many tokens each may have.
+
+    >>> fitting([("a", ()), ("b", ()), ("c", ())], room=10)
+    ([('a', ()), ('b', ())], 4)
+    """
+    for kept in range(len(further), 0, -1):
+        longest = (room - sum(len(ids) for ids, _ in further[:kept])) // kept
+        if longest >= SHORTEST_LINE:
+            return further[:kept], min(longest, OTHER_TOKENS)
+    return [], OTHER_TOKENS
 
 
 def ids_end_line(tokenizer: Any, words: int, ids: Sequence[int]) -> bool:

@@ -259,8 +259,8 @@ class Column:
 
         >>> Column("city", CATEGORY, values=("York", "Hull")).matches(["Hull", None]).tolist()
         [False, True, False, True]
-        >>> Column("age", NUMBER, edges=(18.0, 19.0, 20.0, 21.0)).matches("19:30").tolist()
-        [False, True, True, False]
+        >>> Column("age", NUMBER, edges=(18.0, 19.0, 20.0)).matches("19:30").tolist()
+        [False, True, False]
         """
         found = np.zeros(self.size, bool)
         named = [*map(plain, self.values), OTHER]
