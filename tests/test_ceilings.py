@@ -50,7 +50,7 @@ LINES = {
     "evaluation": (8_250, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (20_075, 16_000),
+    "tests": (20_080, 16_000),
 }
 MOST_FILES = 265  # goal 250. The other columns took twelve, replay one, charts left figures.
 LONGEST_FILE = 610  # goal 600

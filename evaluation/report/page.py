@@ -238,6 +238,7 @@ def sample_rows(frame: DataFrame, text: str | None, most: int = SHOWN) -> list[R
         cells = {
             str(name): cell if len(cell) <= MOST_LETTERS else cell[:MOST_LETTERS].rstrip() + " …"
             for name, cell in row.items()
+            if cell
         }
         rows.append((cells, cells.pop(str(column), "")))
     return rows

@@ -119,6 +119,8 @@ def test_the_page_has_a_chart_of_each_other_column(cells, bars):
     page = page_of(table(2).assign(**{"other one": cells[:2]}), made=made)
     # its chart, and its cells next to two texts
     assert page.root.text.count("other one") == 3
+    page = page_of(table(2).assign(**{"other one": [None, None]}), made=made)
+    assert page.root.text.count("other one") == 1  # a gap is not told of a row
 
 
 def test_the_page_fetches_and_runs_nothing_whatever_the_rows_say():

@@ -164,7 +164,10 @@ def render_share_page(
         belief=belief_sentence(claim),
         charts=[*charts, ("Words a text", count_steps(words))],
         rows=[
-            (", ".join(f"{name}: {row[name]}" for name in labels), row[schema.text][:LETTERS])
+            (
+                ", ".join(f"{name}: {row[name]}" for name in labels if row[name]),
+                row[schema.text][:LETTERS],
+            )
             for row in drawn
         ],
         total=len(frame),

@@ -356,13 +356,13 @@ def parse_number(text: str) -> int | float | None:
 
 
 def as_texts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return all cells of a table as written texts.
+    """Return all cells of a table as written texts. A gap is empty.
 
-    >>> as_texts(pd.DataFrame({"stars": [4.5, 5.0]})).stars.tolist()
-    ['4.5', '5']
+    >>> as_texts(pd.DataFrame({"stars": [4.5, 5.0, None]})).stars.tolist()
+    ['4.5', '5', '']
     """
     cells = {name: list(map(plain, widened(frame[name]).tolist())) for name in frame}
-    return pd.DataFrame(cells, frame.index, dtype=object)
+    return pd.DataFrame(cells, frame.index, dtype=object).where(frame.notna(), "")
 
 
 def read_text(text: str) -> int | float | bool | None:
