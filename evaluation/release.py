@@ -233,12 +233,6 @@ class FinishedRun:
         return cls(root, config, schema, template, labels, made_from.get("reading", {}))
 
     @property
-    def other_columns(self) -> tuple[str, ...]:
-        """The names of its twin's columns that are neither text nor label."""
-        taken = {self.schema.text, *(attribute.name for attribute in self.schema.attributes)}
-        return tuple(name for name in self.schema.columns if name not in taken)
-
-    @property
     def internal(self) -> Path:
         """The folder that stays with the owner."""
         return self.root / "internal"
@@ -363,7 +357,7 @@ def open_real_rows(
         forms[0]["split"],
         drop_empty=True,
         labels=run.labels,
-        columns=ColumnRules(run.other_columns),
+        columns=ColumnRules(run.schema.others),
         **{name: getattr(forms[0]["layout"], name) for name in _OF_TEXTS},
     )
     # Private rows are copied into the owner's folder only, never into the system's /tmp.
@@ -417,8 +411,7 @@ def public_records(
     spelt = frame.assign(**found)
     spelt.attrs = {}  # labels are texts now, whatever the source states
     # the twin's other columns, where this table has them
-    taken = {schema.text, *names}
-    keep = ColumnRules(tuple(n for n in schema.columns if n in frame and n not in taken))
+    keep = ColumnRules(tuple(name for name in schema.others if name in frame))
     try:
         records, _ = records_from_frame(
             spelt, schema.text, names, drop_empty=True, rules=rules, keep=keep

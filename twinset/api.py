@@ -227,8 +227,8 @@ class Twinset:
         Args:
             rows: number of rows.
             seed: another seed gives other rows. By default that of `options`.
-            where: by label or other column a value that all rows have, a list of values, or a pair
-                for a range, as in `{"city": "York", "age": (18, 30)}`. None stands for a gap.
+            where: by column a value that all rows have, or a list of values. For other columns also
+                a range, as in `{"city": "York", "age": (18, 30)}`, and None for a gap.
 
         Returns:
             A table of `rows` rows with the columns of the fitted table, in their order.

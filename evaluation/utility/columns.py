@@ -121,7 +121,7 @@ def column_tasks(
         if cuts[name].by_gaps:
             continue
         found = parts[name]
-        if cuts[name].edges:  # a quarter as many parts
+        if cuts[name].edges:  # four parts become one
             found = [np.array([FIFTHS.get(p, p) for p in each], object) for each in found]
         x = csr_array(hstack([inputs[other] for other in names if other != name]))
         of_tables = [x[start:end] for start, end in pairwise(ends)]

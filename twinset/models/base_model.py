@@ -177,9 +177,9 @@ def builtin_models() -> dict[str, str]:
 
 
 def special_token_strings(tokenizer: Any) -> list[str]:
-    """Return the strings that a tokenizer turns into control tokens, wherever a text has them."""
+    """Return the strings that a tokenizer turns into control tokens anywhere, but no blanks."""
     added = {str(token) for token in tokenizer.added_tokens_decoder.values() if token.special}
-    return sorted(added | set(tokenizer.all_special_tokens))
+    return sorted(token for token in added | set(tokenizer.all_special_tokens) if token.strip())
 
 
 def context_length(model: Any) -> int:

@@ -146,8 +146,7 @@ def render_share_page(
         bars = Counter(texts[attribute.name]).most_common(BARS)
         rest = len(frame) - sum(rows for _, rows in bars)
         charts.append((attribute.name, [*bars, *([("others", rest)] if rest else [])]))
-    taken = {schema.text, *(attribute.name for attribute in schema.attributes)}
-    others = [name for name in schema.columns if name not in taken][:CHARTS]
+    others = schema.others[:CHARTS]
     charts += [(name, bars) for name in others if (bars := count_cells(frame[name]))]
     words = [len(text.split()) for text in texts[schema.text]]
 

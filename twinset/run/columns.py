@@ -235,8 +235,8 @@ class ColumnRelease:
         for i in texts:
             self.columns[i] = replace(self.columns[i], lengths=tuple(self.lines[i].tolist()))
         free = [i for i in texts if self.columns[i].name not in self.rules.kinds]
-        kept = [i for i, c in enumerate(self.columns) if c.kind in IN_MODEL]
-        kept = [i for i in kept if i not in free[MOST_TEXTS:]]
+        left_out = free[MOST_TEXTS:]
+        kept = [i for i, c in enumerate(self.columns) if c.kind in IN_MODEL and i not in left_out]
         made = [c for c in self.columns if c.kind in (IDENTIFIER, GAPS)]
         if not kept:
             return ColumnModel.without_tables(made) if made else None

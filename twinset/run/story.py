@@ -174,7 +174,7 @@ def select(run: Run, spends: bool = True) -> None:
         if run.held_out is not None:
             held = run.held_out.with_values(found, whose, [])
             run.held_out = held if len(held) else None
-        reserved = [token for token in special_token_strings(run.base.tokenizer) if token.strip()]
+        reserved = special_token_strings(run.base.tokenizer)
         for attribute in run.records.schema.attributes:
             if any(token in str(value) for value in attribute.values for token in reserved):
                 raise InputError(
@@ -513,7 +513,7 @@ def tokenise_texts(run: Run, name: str, masked: bool, is_whole: bool = False) ->
     folder, texts = None, run.records.texts
     further = dict[str, list[str]]()
     if is_whole and (others := run.records.other_columns()) is not None:
-        reserved = [token for token in special_token_strings(run.base.tokenizer) if token.strip()]
+        reserved = special_token_strings(run.base.tokenizer)
         further = {str(name): Cells.of(others[name]).lines(reserved) for name in others}
     if run.tokens_folder is not None:
         folder = run.tokens_folder / name

@@ -70,11 +70,6 @@ class Request:
         return self.ending if len(self.texts) == 1 else self.further[len(self.texts) - 2][1]
 
 
-def room_of(further: Sequence[tuple[Sequence[int], Ending]]) -> int:
-    """Return how many tokens the further texts of a row take at most."""
-    return sum(len(before) + ending.most for before, ending in further)
-
-
 @torch.inference_mode()
 def decode(
     model: Any,
@@ -184,7 +179,7 @@ class _Batch:
         prompt = max(len(ids) for row in waiting for ids in row.prompts[:per_row])
         like = read(first.prompts[0][:1])
         together = COLUMNS_TOGETHER if is_cpu(model.device) else 4 * COLUMNS_TOGETHER
-        further = max(room_of(row.further) for row in waiting)
+        further = max(sum(len(ids) + end.most for ids, end in row.further) for row in waiting)
         columns = rounded(prompt + max_new_tokens + further, together)
         # A row takes little but keys and values: in SmolLM2-135M in bfloat16 23,040 bytes a token
         # (30 layers of 3 heads of 64, twice). So 160 columns are 3.7 MB, and twice that under

@@ -181,6 +181,8 @@ class Sampler:
                 chances = np.array(shares) / sum(shares)
                 words[:, place] = 1 + rng.choice(len(shares), len(wanted), p=chances)
 
+        begun: dict[int, Request] = {}
+
         def request(i: int) -> Request:
             """Request a row, with the prompt of a wrong combination if there is one."""
             asked, length, ending = [wanted[i]], lengths[i], None
@@ -197,7 +199,6 @@ class Sampler:
             begun[i] = Request(i, prompts, self.biases.get(wanted[i]), ending, lines)
             return begun[i]
 
-        begun: dict[int, Request] = {}
         waiting = deque(map(request, sorted(range(len(wanted)), key=lambda i: -sizes[i])))
         found: dict[int, Any] = {}
         spare: dict[int, Any] = {}  # unfinished or mislabelled texts, if no better one comes
@@ -322,7 +323,7 @@ def fitting(further: Sequence[Further], room: int) -> tuple[Sequence[Further], i
 
 
 def ids_end_line(tokenizer: Any, words: int, ids: Sequence[int]) -> bool:
-    """Return whether a line ends among token ids, or has more than so many words.
+    """Return whether a line ends among token ids, or has more words than it may.
 
     Blank lines before it do not count.
     """

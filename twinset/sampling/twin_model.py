@@ -165,8 +165,8 @@ class TwinModel:
     def given(self, where: Mapping[str, Any]) -> tuple[TwinModel, dict[Combination, float]]:
         """Return the model of rows that meet conditions, and shares of rows for its labels.
 
-        Conditions are on labels and on other columns, as `Column.matches` takes them. This is
-        post-processing of what was released.
+        Conditions are on labels (a value or a list) and on other columns, as `Column.matches` takes
+        them. This is post-processing of what was released.
 
         Raises:
             InputError: no row can meet them.
@@ -187,8 +187,8 @@ class TwinModel:
             if columns is None:
                 raise InputError(f"`where`: has no column {next(iter(others))!r}. It has {names}.")
             columns, likely = columns.given(others)
-            number = {c: i for i, c in enumerate(self.schema.combinations)}
-            weights = {c: n * float(likely[number[c]]) for c, n in weights.items()}
+            shares = zip(self.schema.combinations, likely.tolist(), strict=True)
+            weights = {c: weights[c] * share for c, share in shares}
         if not sum(weights.values()) > 0:
             asked_for = ", ".join(f"{name}={value!r}" for name, value in where.items())
             raise InputError(f"`where`: no row has {asked_for}, by the noisy counts.")

@@ -52,6 +52,12 @@ class Schema:
     columns: tuple[str, ...]
 
     @property
+    def others(self) -> tuple[str, ...]:
+        """Names of the twin's columns that are neither text nor label."""
+        taken = {self.text, *(attribute.name for attribute in self.attributes)}
+        return tuple(name for name in self.columns if name not in taken)
+
+    @property
     def combinations(self) -> tuple[Combination, ...]:
         """All label combinations: the Cartesian product of the attributes' values, in order."""
         # counted before they are made: four columns of a hundred values would fill all memory

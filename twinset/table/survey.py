@@ -364,12 +364,12 @@ def choose_date_dtype(column: pd.Series) -> str:
 
     Of a table in memory the unit is public, as a single cell may have chosen it.
     """
-    stated = str(column.dtype)
-    if facts_of(column).types is None and isinstance(column.dtype, pd.DatetimeTZDtype):
+    stated, is_in_memory = str(column.dtype), facts_of(column).types is None
+    if is_in_memory and isinstance(column.dtype, pd.DatetimeTZDtype):
         stated = f"datetime64[us, {column.dtype.tz}]"
-    elif facts_of(column).types is None and stated.startswith("datetime64"):
+    elif is_in_memory and stated.startswith("datetime64"):
         stated = "datetime64[us]"
-    elif facts_of(column).types is None and stated.startswith("timestamp"):
+    elif is_in_memory and stated.startswith("timestamp"):
         zone = ZONE.fullmatch(stated)
         stated = f"timestamp[us{f', tz={zone[1]}' if zone else ''}][pyarrow]"
     if stated.startswith("datetime64"):

@@ -219,7 +219,7 @@ def tokenise(
             encoded = tokenizer(spaced, add_special_tokens=False)["input_ids"]
             truncated += sum(len(ids) >= budget for ids in encoded)
             cut = [[*ids, tokenizer.eos_token_id][:budget] for ids in encoded]
-            for row, ids in enumerate(cut):
+            for row, ids in enumerate(cut if tails else ()):
                 more = [id for each in tails for id in next(each)][: budget // 2]
                 if more:
                     cut[row] = [*ids[: budget - len(more)], *more]
