@@ -4,13 +4,9 @@ The teacher is a set of linear classifiers on hidden states that predict a text'
 only numbers that were released with noise or were already public.
 
 In a private computation, each record's numbers must not depend on other records, to the bit. In a
-batch of any shape the other rows would affect their rounding. Three ways prevent that:
-
-- A CPU reads the states of one record at a time.
-- A GPU would take as long for one record as for hundreds. There the shape of a batch follows from a
-  record's own length, filler completes the batch, and the device is tested: each row must be read
-  as if it were alone (`states_of_records`).
-- Nats per token are computed in batches whose shape follows from the text's own length.
+batch of any shape the other rows would affect their rounding. So the shape of a batch follows from
+a record's own length, and filler completes the batch. For hidden states the device is tested, too:
+each row must be read as if it were alone (`states_of_records`).
 """
 
 from __future__ import annotations
@@ -75,10 +71,9 @@ class Questions:
         ids: list[int] = self._tokenizer(" " + text.strip(), add_special_tokens=False)["input_ids"]
         return ids[:longest]
 
-    def batches(
-        self, rows: Sequence[Sequence[int]], tokens_at_once: int
-    ) -> Iterator[tuple[tuple[int, int], list[int]]]:
+    def batches(self, rows: Sequence[Sequence[int]]) -> Iterator[tuple[tuple[int, int], list[int]]]:
         """Yield batches of texts of one padded length: rows and tokens, and the texts' numbers."""
+        tokens_at_once = TOKENS_AT_ONCE if is_cpu(self.device) else GPU_TOKENS
         read = [1 + min(len(ids), self._room) + len(self._asked) for ids in rows]
         widths = [padded(length, self._longest) for length in read]
         shapes = [(max(1, tokens_at_once // width), width) for width in widths]
@@ -91,9 +86,8 @@ class Questions:
 
         Texts of about one length are read together, and the rest of a batch affects their rounding.
         """
-        at_once = TOKENS_AT_ONCE if is_cpu(self.device) else GPU_TOKENS
         found: dict[int, np.ndarray] = {}
-        for _, numbers in self.batches(rows, at_once):
+        for _, numbers in self.batches(rows):
             found |= zip(numbers, self.states_of_batch([rows[i] for i in numbers]), strict=True)
             count(len(found), len(rows))
         return [found[i] for i in range(len(rows))]
@@ -138,14 +132,10 @@ def states_of_records(
     """Yield the number and the hidden states (A, d) float64 of each record, in any order.
 
     A record's states depend on its tokens and on the model alone. Adding or removing another record
-    changes no bit of them. On a GPU this is measured with made-up tokens for each shape in use. If
-    it fails, records are read one by one.
+    changes no bit of them. This is measured with made-up tokens for each shape in use. Where it
+    fails, records are read one by one.
     """
-    if is_cpu(questions.device):
-        yield from ((i, questions.states_of_batch([ids])[0]) for i, ids in enumerate(records))
-        return
-
-    for shape, numbers in questions.batches(records, GPU_TOKENS):
+    for shape, numbers in questions.batches(records):
         if is_read_alone(questions, shape):
             states = questions.states_of_batch([records[i] for i in numbers], shape)
             yield from zip(numbers, states, strict=True)

@@ -20,6 +20,8 @@ import torch
 
 from twinset.config import SamplingConfig
 from twinset.models.base_model import context_length
+from twinset.models.device import GPU_TOKENS, is_cpu
+from twinset.models.hidden_states import TOKENS_AT_ONCE
 from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights
 from twinset.progress import Count, Progress
 from twinset.sampling.allocation import proportional
@@ -28,6 +30,7 @@ from twinset.sampling.label_tables import RAREST, TokenTilt, likeliest
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.schema import Combination, Schema
 from twinset.table.templates import Template
+from twinset.table.tokenization import batches_of_one_length
 
 REFERENCE_ROWS = 256  # at most, to find the tilt and scale hidden states: no more than units
 WEIGHT_ROWS = 64  # of the base model, by which tokens are weighed before they are counted
@@ -191,30 +194,38 @@ def expected_tokens(
     end, are expected nowhere. The end is not counted, so it would seem far too frequent, and rows
     would never end.
     """
-    writer, prompts, found = model.fastest, model.prompts, {}
+    writer, prompts = model.fastest, model.prompts
     head, longest = writer.get_output_embeddings(), context_length(writer)
-    done, of = 0, sum(map(len, rows.values()))
-    for combination, written in rows.items():
-        prompt = prompts[combination]
-        total = torch.zeros(writer.config.vocab_size, dtype=torch.float64)
-        before = len(prompt) - 1
-        for row in written:
-            # Filled up, so that there are few shapes: for each the processor's library keeps code.
-            length = min(before + rounded(len(row), TOKENS_TOGETHER), longest)
-            ids = [*prompt, *row[:-1]]
-            ids += [0] * (length - len(ids))
-            read = torch.tensor([ids], device=writer.device)
-            passed = writer.base_model(input_ids=read, use_cache=False)
-            states = passed.last_hidden_state[0, before:]  # (T, d)
+    every = [(combination, row) for combination, written in rows.items() for row in written]
+    # Filled up, so that there are few shapes: for each the processor's library keeps code.
+    widths = [
+        min(len(prompts[combination]) - 1 + rounded(len(row), TOKENS_TOGETHER), longest)
+        for combination, row in every
+    ]
+    at_once = TOKENS_AT_ONCE if is_cpu(writer.device) else GPU_TOKENS
+    batches = batches_of_one_length(
+        range(len(every)), widths.__getitem__, lambda width: max(1, at_once // width)
+    )
+    totals = {c: np.zeros(writer.config.vocab_size) for c in rows}
+    done = 0
+    for width, members in batches:
+        ids = torch.zeros((len(members), width), dtype=torch.long)  # (R, T)
+        for filled, number in zip(ids, members, strict=True):
+            combination, row = every[number]
+            read = [*prompts[combination], *row[:-1]]
+            filled[: len(read)] = torch.tensor(read)
+        passed = writer.base_model(input_ids=ids.to(writer.device), use_cache=False)
+        for states, number in zip(passed.last_hidden_state, members, strict=True):  # (T, d)
+            combination, row = every[number]
+            before = len(prompts[combination]) - 1
             absent = []  # logarithm of the chance (V,) that no draw of some is of a token
             # A few tokens at a time: logits of a long row are many times as large as its states.
-            for start in range(0, len(row), TOKENS_TOGETHER):
-                logits = head(states[start : start + TOKENS_TOGETHER])[: len(row) - start]  # (T, V)
-                chances = logits.float().softmax(1).clamp_(max=1 - 1e-6)
+            for start in range(before, before + len(row), TOKENS_TOGETHER):
+                some = states[start : min(start + TOKENS_TOGETHER, before + len(row))]
+                chances = head(some).float().softmax(1).clamp_(max=1 - 1e-6)  # (T, V)
                 absent.append(chances.neg_().log1p_().sum(0))
-            present = -torch.expm1(torch.stack(absent).sum(0)).double().cpu()
-            total += present * weights.of(row)[1]
-            count(done := done + 1, of)
-        mean: np.ndarray = (total / max(1, len(written))).numpy()
-        found[combination] = np.where(weights.weights > 0, mean, 0.0)
-    return found
+            present = -torch.expm1(torch.stack(absent).sum(0)).double().cpu().numpy()
+            totals[combination] += present * weights.of(row)[1]
+            count(done := done + 1, len(every))
+    is_counted = weights.weights > 0
+    return {c: np.where(is_counted, totals[c] / max(1, len(rows[c])), 0.0) for c in rows}
