@@ -31,16 +31,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (25_125, 20_500),
-    "twinset/commandline": (1_110, 900),
-    "twinset/run": (3_125, 2_200),
+    "twinset": (25_365, 20_500),
+    "twinset/commandline": (1_135, 900),
+    "twinset/run": (3_155, 2_200),
     # The spellings of cells that come back took 560: dates, numbers, identifiers, yes and no.
     "twinset/table": (4_990, 2_600),
     # rows under conditions, and further texts behind a text
     "twinset/sampling": (2_825, 2_200),
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
-    "twinset/release": (1_045, 1_000),  # charts of other columns, and how their CSV is read
+    # charts of other columns, how their CSV is read, and signatures
+    "twinset/release": (1_235, 1_000),
     "twinset/policies": (1_400, 1_100),
     "twinset/models": (1_955, 1_800),
     "twinset/privacy": (4_817, 4_800),
@@ -50,9 +51,9 @@ LINES = {
     "evaluation": (8_250, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (20_080, 16_000),
+    "tests": (20_255, 16_000),
 }
-MOST_FILES = 265  # goal 250. The other columns took twelve, replay one, charts left figures.
+MOST_FILES = 267  # goal 250. The other columns took twelve, replay one, signatures two.
 LONGEST_FILE = 610  # goal 600
 FUNCTIONS_PER_1000_LINES = 38.5
 CALLED_ONCE = 62

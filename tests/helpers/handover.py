@@ -3,6 +3,13 @@
 from pathlib import Path
 
 import pandas as pd
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from twinset.privacy.accounting.events import (
     Event,
@@ -59,3 +66,13 @@ def hand_over(
     folder.mkdir(parents=True, exist_ok=True)
     made = description()
     return write_share(folder, frame(made), spent or ledger(), made, format, **options)
+
+
+def write_key(place: Path, private=None) -> Path:
+    """Write a key pair as ssh-keygen does. Return the path of the private one, of Ed25519."""
+    private = private or Ed25519PrivateKey.generate()
+    plain = private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    place.write_bytes(plain)
+    public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    place.with_suffix(".pub").write_bytes(public + b" me@example.org\n")
+    return place

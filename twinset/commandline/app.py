@@ -70,6 +70,7 @@ EXAMPLES = {
     "plan": "plan reviews.csv, or plan --records 10000",
     "weight-scale": "weight-scale public.csv --text text --output scale.json",
     "verify": "verify runs/reviews/share",
+    "share": "share runs/reviews --sign ~/.ssh/id_ed25519 --output twin.csv",
     "detect": "detect notes.csv --text note --detector patterns",
     "demo": "demo --data support",
     "compare": "compare reviews.csv --policies uniform,importance,none --output compared.json",
@@ -247,6 +248,10 @@ def verify(
         Path,
         typer.Argument(help="Run, its share/, or a twin with card and ledger."),
     ],
+    key: Annotated[
+        Path | None,
+        typer.Option(help="Public key that must have signed it: id_ed25519.pub.", metavar="FILE"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check a shared twin against its ledger. Needs no model and no private data."""
@@ -257,13 +262,34 @@ def verify(
     from twinset.run.run_folder import check_ended
 
     check_ended(path)
-    report = check(path)
+    report = check(path, key)
     lines = [
         *(f"ok: {line}" for line in report.checked),
         *paragraphs(report.guarantee.sentence),
-        *(f"this check cannot show: {line}" for line in report.cannot_show),
+        *(f"this check cannot show: {with_flags(line)}" for line in report.cannot_show),
     ]
     show(asdict(report), lines, as_json)
+
+
+@_command
+@takes(*TWIN_FILE[:1], *OVERWRITE)
+def share(
+    run: Annotated[Path, typer.Argument(help="Run folder.")],
+    *,
+    given: dict[str, Any],
+    sign: Annotated[
+        Path | None,
+        typer.Option(help="Private Ed25519 key of OpenSSH: id_ed25519.", metavar="FILE"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a run's twin, sign it with a key of OpenSSH, and copy it to where it is handed over."""
+    from twinset.run.generate import share_run
+
+    places = request_of(given)[2]
+    by = share_run(run, sign, places)
+    shared, signed = str(places.output or run), f"signed by {by}" if by else "not signed"
+    show({"shared": shared, "signed_by": by}, [f"{shared}: {signed}"], as_json)
 
 
 @_command

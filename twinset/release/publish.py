@@ -1,6 +1,7 @@
 """The shared files next to the file a user named: FILE, STEM.README.md and STEM.privacy.json.
 
-Knows names and atomic replacement. Does not know how the twin was made.
+The signature of `privacy.json` comes with it, if there is one. Knows names and atomic replacement.
+Does not know how the twin was made.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from twinset.errors import InputError
 from twinset.files.atomic import sha256_file, writing
 from twinset.release.card import CARD
 from twinset.release.share import LEDGER, PRIVACY
+from twinset.release.sign import signature_of
 
 
 def beside(output: Path) -> tuple[Path, Path]:
@@ -44,23 +46,25 @@ def check_output(output: Path, overwrite: bool = False, is_same: bool = False) -
         raise InputError(f"`output={output}`: the folder {folder} does not exist. Create it.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"`output={output}`: {folder} is not writable. Choose another folder.")
-    for path in (output, *beside(output)):
+    card, privacy = beside(output)
+    for path in (output, card, privacy, signature_of(privacy)):
         if path.is_dir():
             raise InputError(f"`output={path}`: is a folder. Name a file.")
         if path.exists() and not (overwrite or is_same):
             raise InputError(f"{path}: exists. Use `overwrite`, or name another `output`.")
     # An existing file may be anything, the private table too.
-    if output.exists() and not is_same and not beside(output)[1].is_file():
+    if output.exists() and not is_same and not privacy.is_file():
         raise InputError(f"`output={output}`: exists and has no ledger. Name another file.")
 
 
 def publish(share: Path, output: Path, overwrite: bool = False) -> None:
-    """Copy the shared files next to the user's other files: all three of them, or none.
+    """Copy the shared files next to the user's other files: all of them, or none.
 
     Existing files that are the same already, from a run that was stopped, are replaced.
 
     Args:
-        share: the finished run's `share/`, with one `twin.*`, `README.md` and `privacy.json`.
+        share: the finished run's `share/`, with one `twin.*`, `README.md` and `privacy.json`, and
+            perhaps its signature.
         output: the twin's new name. `beside` names the others.
         overwrite: whether other files of these names may be replaced.
 
@@ -68,9 +72,17 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
         InputError: as `check_output`, or the disk is full. Existing files stay.
     """
     (twin,), (card, privacy) = share.glob("twin.*"), beside(output)
-    pairs = [(twin, output), (share / CARD, card), (share / PRIVACY, privacy)]
+    signature = signature_of(privacy)
+    pairs = [
+        (twin, output),
+        (share / CARD, card),
+        (share / PRIVACY, privacy),
+        (signature_of(share / PRIVACY), signature),
+    ]
     there = [pair for pair in pairs if pair[1].is_file()]
-    is_same = all(sha256_file(source) == sha256_file(target) for source, target in there)
+    is_same = all(
+        source.is_file() and sha256_file(source) == sha256_file(target) for source, target in there
+    )
     check_output(output, overwrite, is_same)
     with (
         writing(output),
@@ -80,16 +92,19 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
         new.mkdir()
         old.mkdir()
         # Copies may fail on a full disk. Nothing of the user's was touched by then.
+        made = [target for source, target in pairs if source.is_file()]
         for source, target in pairs:
-            shutil.copyfile(source, new / target.name)
+            if target in made:
+                shutil.copyfile(source, new / target.name)
         try:
             for _, target in pairs:
-                if target.exists():
+                if target.exists():  # an old signature, too, where the new twin has none
                     os.replace(target, old / target.name)
-                os.replace(new / target.name, target)
+                if target in made:
+                    os.replace(new / target.name, target)
         except BaseException:  # undo, after Ctrl-C too
             for _, target in pairs:
-                if not (new / target.name).exists():
+                if target in made and not (new / target.name).exists():
                     target.unlink(missing_ok=True)
                 if (old / target.name).exists():
                     os.replace(old / target.name, target)

@@ -29,6 +29,7 @@ from twinset.release.share import (
     claim_to_dict,
     statement_text,
 )
+from twinset.release.sign import signer
 from twinset.table.read import FORMATS, read_frame
 
 TOLERANCE = 1e-4  # relative. ε differs so much between releases of numpy and scipy.
@@ -40,8 +41,8 @@ MOST_KINDS = 8  # of events that differ. A run has six at most
 MOST_SAMPLED = 2
 MOST_STEPS = 20_000_000  # in all: more ask for finer grids. `steps` allows half as many
 
+UNSIGNED = "who made these files: they are not signed, and one author of all can make them agree"
 CANNOT_SHOW = (
-    "who made these files: they are not signed, and one author of all three can make them agree",
     "that the model was trained, and the twin drawn from it, as the ledger says",
     "that what the ledger takes as public is public",
     "what else the card says, what the page says, and anything about other files in the folder",
@@ -59,17 +60,23 @@ class VerificationReport:
             None if nothing is guaranteed, or if it does not cover the numbers.
         checked: the checks that passed, one line each.
         cannot_show: what no such check can show, one line each.
+        signed_by: fingerprint of the key that signed `privacy.json`, or None.
     """
 
     guarantee: Guarantee
     rows: int
     witness: float | None
     checked: tuple[str, ...]
-    cannot_show: tuple[str, ...] = CANNOT_SHOW
+    cannot_show: tuple[str, ...]
+    signed_by: str | None = None
 
 
-def verify(path: str | Path) -> VerificationReport:
-    """Check a run folder, its `share/`, or a twin with its two companions next to it.
+def verify(path: str | Path, key: str | Path | None = None) -> VerificationReport:
+    """Check a run folder, its `share/`, or a twin with its companions next to it.
+
+    Args:
+        path: of the folder or the twin.
+        key: a file with the public key that must have signed it, such as `id_ed25519.pub`.
 
     Raises:
         InputError: a file is missing, cannot be read, or has another format.
@@ -92,6 +99,7 @@ def verify(path: str | Path) -> VerificationReport:
             )
         for file in (card, privacy):
             _present(file)
+        by = signer(privacy, None if key is None else Path(key))
         statement = _read_statement(privacy)
         ledger, files = statement["ledger"], statement["files"]
         twin = files["twin"]
@@ -143,13 +151,17 @@ def verify(path: str | Path) -> VerificationReport:
     # The larger ε is reported: stated and computed may differ by TOLERANCE.
     larger = max((e for e in (claim.epsilon, computed) if e is not None), default=None)
     spent = "no guarantee" if larger is None else f"ε = {larger}"
+    whose = f"whose key {by} is. `key` compares it with one that you know."
+    hidden = () if key else (UNSIGNED if by is None else whose,)
     checked = (
+        *([f"{privacy.name}: signed by {by}{', which you named' if key else ''}"] if by else []),
         f"{privacy.name}: its {len(ledger['events'])} events come to {spent}, as stated{second}",
         f"{card.name}: unaltered, with the numbers and lines that the ledger calls for",
         f"{twin_file.name}: unaltered, {twin['rows']} rows, {len(twin['columns'])} columns",
         *([f"model: the files whose hashes {PRIVACY} states, with its ledger"] * has_model),
     )
-    return VerificationReport(replace(claim, epsilon=larger), twin["rows"], witness, checked)
+    claim = replace(claim, epsilon=larger)
+    return VerificationReport(claim, twin["rows"], witness, checked, (*hidden, *CANNOT_SHOW), by)
 
 
 def _present(path: Path) -> Path:

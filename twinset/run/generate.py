@@ -32,6 +32,7 @@ from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress, Silent
 from twinset.release.publish import check_output, publish
 from twinset.release.share import LEDGER, PRIVACY, check_file_format
+from twinset.release.sign import sign
 from twinset.release.verify import verify
 from twinset.run import run_folder, story
 from twinset.run.checkpoint import CHECKPOINTS, Checkpoints
@@ -370,6 +371,32 @@ def plan_run(
                 planned.records, other, planned.selection, planned.column_selection
             )
     return PlanReport(planned, phases, policies, owned, most)
+
+
+def share_run(root: Path, key: Path | None, paths: OutputPaths) -> str | None:
+    """Check a run's twin, sign it, and copy it to `paths.output`. Return who signed it, if anybody.
+
+    Args:
+        root: of the run, or its `share/`.
+        key: a private key, see `twinset.release.sign.sign`.
+        paths: the output, if any.
+
+    Raises:
+        InputError: the run is not finished, or a file cannot be used.
+        VerificationError: something is not as stated. It is not signed.
+    """
+    run_folder.check_ended(root)
+    share = root if (root / PRIVACY).is_file() else root / "share"
+    by, output = verify(share).signed_by, paths.output
+    if output is not None:
+        (twin,) = share.glob("twin.*")
+        if not output.name.endswith(ending := twin.name.removeprefix("twin")):
+            raise InputError(f"`output={output}`: the twin is {twin.name}. End it in {ending}.")
+    if key is not None:
+        by = sign(share / PRIVACY, key)
+    if output is not None:
+        publish(share, output, paths.overwrite)
+    return by
 
 
 # -- places, and what is there already -----------------------------------------------------------
