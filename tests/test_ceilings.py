@@ -31,13 +31,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (25_365, 20_500),
+    "twinset": (25_385, 20_500),
     "twinset/commandline": (1_135, 900),
     "twinset/run": (3_155, 2_200),
     # The spellings of cells that come back took 560: dates, numbers, identifiers, yes and no.
-    "twinset/table": (4_990, 2_600),
+    "twinset/table": (5_000, 2_600),
     # rows under conditions, and further texts behind a text
-    "twinset/sampling": (2_825, 2_200),
+    "twinset/sampling": (2_835, 2_200),
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
     # charts of other columns, how their CSV is read, and signatures
@@ -51,7 +51,7 @@ LINES = {
     "evaluation": (8_250, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (20_255, 16_000),
+    "tests": (20_275, 16_000),
 }
 MOST_FILES = 267  # goal 250. The other columns took twelve, replay one, signatures two.
 LONGEST_FILE = 610  # goal 600

@@ -305,6 +305,7 @@ FORGED = [
     {"kind": "number", "edges": (0.0, 1.0), "decimals": 200_000_000},
     {"values": ("a", "\x1b[2J")},
     {"edges": (0.0, 1.0)},
+    {"values": tuple(map(str, range(1000)))},
 ]
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, load_dataset
 
@@ -276,3 +278,44 @@ def test_mixed_cells_are_refused_without_being_quoted(tmp_path):
     mixed = pd.DataFrame({"a": [1, "secret"]})
     assert "secret" not in refusal(write_frame, mixed, tmp_path / "t.parquet")
     assert not list(tmp_path.iterdir())
+
+
+# -- the order of an ordered category --------------------------------------------------------------
+
+
+def sizes(values=("S", "M", "L"), numbers=(1, 0, 2, 2)) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(
+        pa.array(numbers, pa.int8()), pa.array(values), ordered=True
+    )
+
+
+def write_stream(table: pa.Table, path: Path) -> None:
+    with pa.ipc.new_stream(path, table.schema) as stream:
+        stream.write_table(table)
+
+
+WHOLE = pa.table({"size": sizes()})
+PIECES = pa.table({"size": pa.chunked_array([sizes(), sizes(("M", "S", "L"))])})
+GAP = pa.table({"size": sizes(("S", "M", None))})
+# Arrow would take the order in which cells have the values, so that one cell decides it.
+UNSTATED = {
+    "a plain encoding": ("t.parquet", partial(pq.write_table, WHOLE, use_dictionary=False)),
+    "two row groups": ("t.parquet", partial(pq.write_table, PIECES, row_group_size=4)),
+    "two batches": ("t.arrow", partial(write_stream, PIECES)),
+    "a gap as a value": ("t.arrow", partial(write_stream, GAP)),
+}
+
+
+@pytest.mark.parametrize("name", UNSTATED)
+def test_an_order_that_cells_would_decide_is_refused(tmp_path, name):
+    file, write = UNSTATED[name]
+    write(tmp_path / file)
+    with pytest.raises(InputError, match="an ordered category"):
+        read_frame(tmp_path / file)
+
+
+def test_an_order_that_the_file_states_is_kept(tmp_path):
+    pq.write_table(WHOLE, tmp_path / "t.parquet")
+    write_stream(pa.table({"size": pa.chunked_array([sizes(), sizes()])}), tmp_path / "t.arrow")
+    for file in ("t.parquet", "t.arrow"):
+        assert list(read_frame(tmp_path / file)["size"].cat.categories) == ["S", "M", "L"]

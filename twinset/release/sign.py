@@ -83,7 +83,16 @@ def signer(signed: Path, expected: Path | None = None) -> str | None:
         InputError: `expected` is no public Ed25519 key.
         VerificationError: the signature does not hold, is missing, or is that of another key.
     """
-    wanted = None if expected is None else _read_public(expected)
+    wanted = None
+    if expected is not None:
+        try:
+            named = load_ssh_public_key(read_text(expected, SMALL).encode())
+        except (OSError, ValueError, UnsupportedAlgorithm):
+            named = None
+        if not isinstance(named, Ed25519PublicKey):
+            said = "is no public Ed25519 key. Name its file, such as id_ed25519.pub."
+            raise InputError(f"`key={expected}`: {said}")
+        wanted = _public_bytes(named)
     path = signature_of(signed)
     if not path.is_file():
         if wanted is not None:
@@ -122,18 +131,6 @@ def fingerprint(public: bytes) -> str:
     """Return the fingerprint of a public key as OpenSSH shows it."""
     digest = base64.b64encode(hashlib.sha256(public).digest()).decode()
     return f"SHA256:{digest.rstrip('=')}"
-
-
-def _read_public(path: Path) -> bytes:
-    try:
-        key = load_ssh_public_key(read_text(path, SMALL).encode())
-    except (OSError, ValueError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PublicKey):
-        raise InputError(
-            f"`key={path}`: is no public Ed25519 key. Name its file, such as id_ed25519.pub."
-        )
-    return _public_bytes(key)
 
 
 def _public_bytes(key: Ed25519PublicKey) -> bytes:

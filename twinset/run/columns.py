@@ -38,6 +38,7 @@ from twinset.table.kinds import (
     GAPS,
     HARDLY,
     IDENTIFIER,
+    MOST_VALUES,
     NUMBER,
     OTHER,
     TEXT,
@@ -53,7 +54,6 @@ from twinset.table.tokenization import OTHER_TOKENS
 SURVEY, GRIDS, LABELS, SCORES, PAIRS = 0.2, 0.2, 0.25, 0.05, 0.3
 IN_MODEL = (CATEGORY, NUMBER, DATE, TRUTH, TEXT)
 MOST_TEXTS = 3  # columns of texts that are kept without being declared. Each takes time to write.
-MOST_VALUES = 255  # of a category
 HALF = 0.5  # share of a category's cells that its released values must have
 NOISE_COST = 0.2  # records that a cell's noise moves, for a deviation of 1, once fitted
 FEW = 4.0  # deviations of noise that a bin has on average, for one label combination

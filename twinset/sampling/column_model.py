@@ -21,7 +21,7 @@ from twinset.errors import InputError
 from twinset.files.atomic import write_json
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.counts import on_simplex
-from twinset.table.kinds import GAPS, IDENTIFIER, OTHER, TEXT, Column, series_of
+from twinset.table.kinds import GAPS, IDENTIFIER, MOST_VALUES, OTHER, TEXT, Column, series_of
 
 FILE, TABLES = "columns.json", "columns.safetensors"
 PARTS = ("bins", "shares", "tables")  # names of arrays in that file, before a number
@@ -32,6 +32,7 @@ CLEAR = 3.0  # deviations of noise from which something is taken to be there
 # average, and by up to 0.15 where a case is rare.
 FIT_STEPS = 30
 MOST_TABLE = 1 << 20  # cells of the largest table: labels × column × column
+ROWS_AT_ONCE = 10_000  # that are drawn: each has a number for every value of its column
 
 
 @dataclass(frozen=True)
@@ -82,9 +83,13 @@ class ColumnModel:
         for number in self.order:
             table, parent = self.tables[number], self.parents[number]
             above = drawn[parent] if parent >= 0 else np.zeros(len(labels), np.int64)
-            chances = table.astype(np.float64).cumsum(2)[labels, above]  # (n, K)
-            at = rng.random(len(labels)) * chances[:, -1]
-            drawn[number] = np.minimum((chances <= at[:, None]).sum(1), chances.shape[1] - 1)
+            chances = table.astype(np.float64).cumsum(2)  # (C, K of the parent or 1, K)
+            at = rng.random(len(labels)) * chances[labels, above, -1]
+            drawn[number] = np.zeros(len(labels), np.int64)
+            for start in range(0, len(labels), ROWS_AT_ONCE):
+                some = slice(start, start + ROWS_AT_ONCE)
+                is_below = chances[labels[some], above[some]] <= at[some, None]  # (n, K)
+                drawn[number][some] = np.minimum(is_below.sum(1), table.shape[2] - 1)
             # a value within its bin
             column, bins = self.columns[number], self.bins[number]
             order = np.argsort(bins, kind="stable")
@@ -225,6 +230,8 @@ class ColumnModel:
             if not (
                 parent in seen
                 and table.shape[:2] == (combinations, above)
+                and table.shape[2] <= MOST_VALUES + 2
+                and (above == 1 or table.size <= MOST_TABLE)
                 and self.bins[number].shape == self.shares[number].shape == (column.size,)
                 and self.bins[number].max() == table.shape[2] - 1
                 and np.isfinite(table).all()

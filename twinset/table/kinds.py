@@ -47,6 +47,7 @@ CATEGORY, NUMBER, DATE, TRUTH = "category", "number", "date", "yes/no"
 IDENTIFIER, TEXT, GAPS, LISTS = "identifier", "text", "gaps", "lists"
 DECLARABLE = (CATEGORY, NUMBER, DATE, TRUTH, IDENTIFIER, TEXT)
 OTHER = "other"  # a category's value for all values that were not released
+MOST_VALUES = 255  # of a category
 HARDLY = 0.5  # share of cells that are not of their column's kind
 DIGITS = "#"  # how identifiers are written that are texts of digits
 MOST_PLACES = 24  # decimals of the smallest numbers
@@ -183,6 +184,7 @@ class Column:
             and isinstance(self.form, str)
             and (FORMS[self.kind].fullmatch(self.form) if self.kind in FORMS else not self.form)
             and self.affix in AFFIXES
+            and len(self.values) <= MOST_VALUES
             and type(self.odd) in (int, float)
             and 0 <= self.odd <= 1
             and len(self.lengths) in (0, MOST_WORDS)

@@ -66,6 +66,12 @@ def one_line(message: str) -> Iterator[None]:
         raise InputError(message) from None
 
 
+# Arrow would take the order in which the first cells have them.
+NO_ORDER = (
+    "is an ordered category, and the file does not state the same order of all its values "
+    "everywhere. Write it with `pandas.DataFrame.to_parquet`, or as texts."
+)
+
 # -- Arrow's own formats ---------------------------------------------------------------------------
 
 
@@ -90,16 +96,16 @@ class _Unfolding:
         kind = cells.type
         if pa.types.is_dictionary(kind):
             cells.indices.validate(full=True)
-            values, sizes, is_set = self._dictionary(name, cells.dictionary)
+            values, sizes, is_set = self._dictionary(name, cells.dictionary, kind.ordered)
             self._count(max(rows, pc.sum(sizes.take(cells.indices)).as_py() or 0))
             if pa.types.is_float16(kind.value_type):  # no categories of pandas
                 return values.take(cells.indices).cast(pa.float32())
             # labels stay unchanged, and all batches may have the same ones
             if is_set and len(values) <= MOST_COMBINATIONS and values.nbytes <= SMALL:
                 return cells
-            if is_set and kind.ordered:
-                most = f"more than {MOST_COMBINATIONS} values or {SMALL} bytes of them"
-                raise InputError(f"{self.path or 'table'}: an ordered category has {most}")
+            if kind.ordered:  # single cells would decide the order
+                most = f"at most {MOST_COMBINATIONS} values of {SMALL} bytes, none twice and no gap"
+                raise InputError(f"{self.path or 'table'}: an ordered category may have {most}")
             return values.take(cells.indices)
         if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
             cells.validate()
@@ -114,7 +120,9 @@ class _Unfolding:
             return pc.replace_substring_regex(cells.cast(pa.large_string()), r"(\.0{6})?0{3}$", "")
         return cells
 
-    def _dictionary(self, name: str, values: pa.Array) -> tuple[pa.Array, pa.Array, bool]:
+    def _dictionary(
+        self, name: str, values: pa.Array, is_ordered: bool
+    ) -> tuple[pa.Array, pa.Array, bool]:
         where = [values.offset, len(values), *(each and each.address for each in values.buffers())]
         if name not in self.dictionaries or self.dictionaries[name][1] != where:
             self._count(values.nbytes)
@@ -125,6 +133,9 @@ class _Unfolding:
             with suppress(pa.ArrowNotImplementedError):  # of cells that are all equally large
                 sizes = pc.fill_null(pc.binary_length(plain), 0)
             is_set = len(plain.unique()) == len(plain) and not plain.null_count  # as pandas asks
+            if is_ordered and name in self.dictionaries:
+                if not plain.equals(self.dictionaries[name][2]):
+                    raise InputError(f"{self.path or 'table'}: column {name!r} {NO_ORDER}")
             self.dictionaries[name] = values, where, plain, sizes, is_set
         return self.dictionaries[name][2:]
 
@@ -205,6 +216,13 @@ def read_parquet(path: Path) -> Reader:
         schema.empty_table().to_pandas()
         schema = _without_index(schema)
         groups = [found.row_group(n) for n in range(found.num_row_groups)]
+        for column in (group.column(n) for group in groups for n in range(group.num_columns)):
+            kind = (
+                schema.field(name).type if (name := column.path_in_schema) in schema.names else None
+            )
+            if kind is not None and pa.types.is_dictionary(kind) and kind.ordered:
+                if not column.has_dictionary_page:
+                    raise InputError(f"{path}: column {name!r} {NO_ORDER}")
         with path.open("rb") as raw, mmap(raw.fileno(), 0, access=ACCESS_READ) as data:
             # sizes of pages, by group of rows and column
             pages = [
