@@ -51,7 +51,8 @@ LINES = {
     "evaluation": (8_250, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
-    "tests": (20_275, 16_000),
+    # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
+    "tests": (20_420, 16_000),
 }
 MOST_FILES = 267  # goal 250. The other columns took twelve, replay one, signatures two.
 LONGEST_FILE = 610  # goal 600

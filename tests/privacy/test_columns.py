@@ -16,6 +16,7 @@ from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.vector_sum import UNIT_STEPS, VectorSum
 from twinset.run import columns as release
 from twinset.run.columns import ColumnRelease, PrivateColumns
+from twinset.table import survey
 from twinset.table.kinds import ColumnRules
 
 N = 240
@@ -191,6 +192,25 @@ def test_histograms_have_the_stated_noise():
     for wrong in (2 / 3, 3 / 2):
         assert noise.std() != pytest.approx(wrong * deviation, rel=0.03)
     assert draws[0][1] == pytest.approx(50, abs=5 * deviation)
+
+
+def test_noise_hardly_ever_widens_a_window(monkeypatch):
+    """Tails are empty. The noise is that of `release_histograms` with a deviation of 10."""
+    noise = np.random.default_rng(5).normal(0, 10, (10_000, 400))
+    noise[:, 200] += 1000
+
+    def windows():
+        return np.array([survey.find_window(counts, 10.0) for counts in noise])
+
+    assert (windows() != 200).any(1).sum() < 10
+    monkeypatch.setattr(survey, "_SURE", 4.0)  # the control: as for a single count
+    assert (windows() != 200).any(1).sum() > 100
+    monkeypatch.undo()
+    # what enough records hold widens it, in one place or in near ones together
+    noise[:, 7] += 90
+    noise[:, 201:209] += 30
+    first, last = windows().T
+    assert (first == 7).mean() > 0.99 and (last >= 208).mean() > 0.8
 
 
 def test_a_record_in_too_many_histograms_is_refused():
