@@ -29,6 +29,7 @@ from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.wording import paragraphs
 from twinset.progress import Progress
 from twinset.run.generate import generate, plan_run
+from twinset.run.plan import WRITING, Phases, say_duration
 from twinset.run.request import OutputPaths, Source
 from twinset.sampling.allocation import RowsRequest
 from twinset.table.read import write_frame
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EPSILON = 8.0
-LONG_MINUTES = 10  # from here on a demo says what would be quicker
+MINUTES = 6.0  # that a demo may take. On slow machines it does less
+FEWEST_ROWS = 100  # of each combination of labels
+EVALUATED = 300  # texts that a model reads at the end
 HELD_OUT_SHARE = 0.2  # of the films
 SUPPORT_ROWS, SUPPORT_HELD_OUT = 8000, 2000
 SUPPORT_SEED = 1  # the dialogues of seed 0 were looked at while the recipe was chosen
@@ -248,16 +251,12 @@ def run_demo(
         write_frame(train.sample(demo.known_rows, random_state=0), known)
         write_frame(heldout.sample(demo.heldout_rows, random_state=0), tested)
         source = Source(str(table), demo.text, demo.attributes, prompt=demo.prompt)
-        rows = RowsRequest(per_label=(str(demo.rows_per_label),))
         total = demo.rows_per_label * len(train[list(demo.attributes)].drop_duplicates())
         progress.say("measuring how long the demo takes on this machine")
         planned = plan_run(source, None, config, total, _Counts(progress))
-        # Includes the base model's rows. A minute is for loading and the classifiers.
-        minutes = 1 + (planned.seconds + dict(planned.phases)["rows"]) / 60
-        quicker = ""
-        if minutes > LONG_MINUTES and base_model != GPT2_MINI:
-            quicker = f". `base_model={GPT2_MINI}` is several times quicker."
-        progress.say(f"the demo takes about {minutes:.0f} min on this machine{quicker}")
+        config, per_label, line = fit_demo(demo, config, planned.phases, total)
+        progress.say(line)
+        rows = RowsRequest(per_label=(str(per_label),))
         made = generate(source, config, rows, OutputPaths(run, overwrite=overwrite), progress).run
         assert made is not None
         request = EvaluationRequest(
@@ -274,6 +273,35 @@ def run_demo(
     findings.save(made / "internal" / FILE)
     write_report(made)
     return DemoReport(demo, findings, twin.head(3), made)
+
+
+def fit_demo(
+    demo: Demo, config: RunConfig, phases: Phases, total: int
+) -> tuple[RunConfig, int, str]:
+    """Return what fits into `MINUTES`, the rows of each combination of labels, and what to say.
+
+    There are fewer rows, or no private steps, and then word counts get all of ε. `phases` are those
+    of a plan for `total` rows.
+    """
+    times = dict(phases)
+    # The base model writes as many rows. A minute is for loading and the classifiers.
+    row, training = 2 * times["rows"] / demo.rows_per_label, times.get("training", 0.0)
+    read = EVALUATED * times["rows"] / total / WRITING
+    other = 60 + sum(times.values()) - times["rows"] - training + read
+    fits = int((60 * MINUTES - other - training) / row)
+    line = ""
+    if fits < FEWEST_ROWS and training:
+        line = f". It trains nothing, because private steps would take {say_duration(training)}"
+        steps = replace(config.training, steps=0, batch_size=None, learning_rate=None)
+        config, training = replace(config, training=steps), 0.0
+        fits = int((60 * MINUTES - other) / row)
+    per_label = max(min(FEWEST_ROWS, demo.rows_per_label), min(fits, demo.rows_per_label))
+    if per_label < demo.rows_per_label:
+        line += f". It writes {per_label} rows a label in place of {demo.rows_per_label}"
+    seconds = other + training + row * per_label
+    if seconds > 61 * MINUTES and config.training.base_model != GPT2_MINI:
+        line += f". `base_model={GPT2_MINI}` is quicker"
+    return config, per_label, f"the demo takes about {say_duration(seconds)} on this machine{line}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from twinset.config.options import run_config
-from twinset.config.plan import make_plan, settled
+from twinset.config.plan import make_plan, plan_selection, settled
 from twinset.config.run_config import UNJUDGED_GUIDANCE
 from twinset.errors import InputError
 
@@ -63,6 +63,20 @@ def test_without_steps_counts_and_teacher_take_all_of_epsilon(budget, marginal, 
     name = "teacher_noise" if teacher else "marginal_noise"
     less = replace(plan, **{name: getattr(plan, name) / 1.01})
     assert less.epsilon > budget  # the test can fail
+
+
+@pytest.mark.parametrize("share", [0.5, 0.97, 0.99, 0.999])
+@pytest.mark.parametrize("others", [0.0, 0.1])
+def test_label_counts_that_take_nearly_all_never_go_over(share, others):
+    """Undeclared labels are selected by a share of their own."""
+    config = untrained(label_count_share=share, marginal_share=others, teacher_share=0.0)
+    selection = plan_selection(RECORDS, config.privacy, 1, 1)
+    try:
+        plan = make_plan(RECORDS, config, selection)
+    except InputError as error:
+        assert share > 0.9 and "leaves no ε for the rest" in str(error)
+    else:
+        assert plan.epsilon <= 8.0 and share < 0.99
 
 
 def test_too_few_records_for_training_are_enough_without():

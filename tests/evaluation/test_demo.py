@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import pandas as pd
+import pytest
 
 from evaluation import demo
 from evaluation.demo import KINDS, SATISFIED, SECRETS, TEXT, TOPIC, make_dialogues
@@ -12,7 +13,7 @@ from evaluation.findings import Findings
 from evaluation.leakage.names import PLANTED
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import REDRAWS, quickly
-from twinset.config import SamplingConfig
+from twinset.config import RunConfig, SamplingConfig
 
 
 def test_support_by_its_command(tiny_base, tmp_path, capsys, monkeypatch):
@@ -25,7 +26,7 @@ def test_support_by_its_command(tiny_base, tmp_path, capsys, monkeypatch):
     small = {"training": training, "sampling": sampling, "known_rows": 60, "heldout_rows": 60}
     support = replace(demo.SUPPORT, rows_per_label=2, **small)
     monkeypatch.setitem(demo.DEMOS, support.name, support)
-    monkeypatch.setattr(demo, "LONG_MINUTES", 0)  # as on a slow machine
+    monkeypatch.setattr(demo, "MINUTES", 0)  # as on a slow machine
     run = tmp_path / "run"
     given = ("demo", "--data", "support", "--base-model", tiny_base, "--run", run)
     ended = run_twinset(capsys, *given)
@@ -33,7 +34,7 @@ def test_support_by_its_command(tiny_base, tmp_path, capsys, monkeypatch):
     for expected in ("8.00", TOPIC, SATISFIED, "no private data", "tracking number", "120 of 120"):
         assert expected in ended.out
     first, _, then = ended.err.partition("the demo takes about ")  # before anything is made
-    assert "--base-model gpt2-mini is several times quicker" in then
+    assert "It trains nothing, because private steps would take" in then
     assert "speed measured 4/4" in first and "the twin will not have" not in first
     assert then.count("the twin will not have") == 1 and "rows 16/16" in then
     assert "Taken as public" not in ended.out  # the card says it
@@ -49,6 +50,23 @@ def test_support_by_its_command(tiny_base, tmp_path, capsys, monkeypatch):
         for rows in ("train only", "held-out only"):
             assert kept.find("replayed", kind=kind, rows=rows).value == 0
     assert PLANTED in (run / "internal" / "report.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("row", "training", "steps", "per_label", "said"),
+    [
+        (0.1, 60, 4, 300, "about 4 min on this machine"),
+        (0.2, 150, 4, 138, "about 6 min on this machine. It writes 138 rows a label in place of"),
+        (0.2, 600, 0, 300, "It trains nothing, because private steps would take 10 min"),
+        (0.5, 600, 0, 108, "10 min. It writes 108 rows"),
+        (5.0, 600, 0, 100, "base_model=gpt2-mini` is quicker"),
+    ],
+)
+def test_a_demo_fits_itself_into_its_time(row, training, steps, per_label, said):
+    config = RunConfig(training=demo.REVIEWS.training)
+    phases = (("reference rows", 9.0), ("training", training), ("rows", 600 * row))
+    fitted, many, line = demo.fit_demo(demo.REVIEWS, config, phases, 600)
+    assert (fitted.training.steps, many) == (steps, per_label) and said in line, line
 
 
 def test_each_secret_occurs_once_in_its_text_and_is_made_up():

@@ -356,17 +356,18 @@ def find_release_noise(
         gaussian_noise_multiplier(target * share, delta) if target and share else 0.0
         for share in shares
     )
-    if target and takes_all and any(others):
+    if target and takes_all:
         # Gaussian releases compose as one whose σ⁻² is the sum of their σ⁻².
         left = gaussian_noise_multiplier(target, delta) ** -2 - labels**-2
         left -= sum(each.noise_multiplier**-2 for each in selections)
-        if left <= 0:
+        if left < 0 or (not left and any(others)):
             raise InputError(
                 f"`label_count_share={privacy.label_count_share:g}` leaves no ε for the rest. Make "
                 "it smaller."
             )
-        scale = SLACK * (sum(sigma**-2 for sigma in others if sigma) / left) ** 0.5
-        others = [scale * sigma for sigma in others]
+        if any(others):
+            scale = SLACK * (sum(sigma**-2 for sigma in others if sigma) / left) ** 0.5
+            others = [scale * sigma for sigma in others]
     names = ("label_count_noise", "marginal_noise", "teacher_noise", "column_noise")
     return dict(zip(names, (labels, *others), strict=True))
 
