@@ -528,6 +528,29 @@ def test_lists_objects_and_bytes_are_left_out(cells):
     assert columns["a"].kind == "lists" and list(model.draw(LABELS, 0)) == ["b"]
 
 
+PERIODS = pd.Series(DAYS).dt.to_period("M")
+
+
+@pytest.mark.parametrize(
+    ("cells", "values", "is_ordered"),
+    [
+        (pd.cut(COUNTS, [-50, -20, 0, 70]), ["(-50, -20]", "(-20, 0]", "(0, 70]"], True),
+        ([pd.Interval(i % 2, 9) for i in range(N)], None, False),
+        (PERIODS.astype("category"), sorted({str(each) for each in PERIODS}), False),
+        (PERIODS.dt.year.map(lambda year: (year, 1)).astype("category"), None, False),
+    ],
+    ids=["cut", "intervals that are no categories", "months", "tuples"],
+)
+def test_categories_that_are_no_plain_cells_are_spelt_or_left_out(cells, values, is_ordered):
+    columns, model = release(pd.DataFrame({"a": cells, "b": LABELS}))
+    if values is None:
+        assert columns["a"].kind == "lists" and model.columns[0].name == "b"
+        return
+    twin = model.draw(LABELS, 0)["a"]
+    assert [*twin.cat.categories] == values and twin.cat.ordered == is_ordered
+    assert twin.notna().all() and set(twin) == set(values)
+
+
 def test_blanks_around_a_value_are_kept():
     frame = pd.DataFrame({"a": [" x ", "x"] * (N // 2), "b": [" 1", "2 "] * (N // 2)})
     columns, _ = release(frame)

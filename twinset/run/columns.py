@@ -348,8 +348,8 @@ def column_notes(columns: Sequence[Column], left_out: Sequence[str]) -> list[str
             )
     if left_out:
         found.append(
-            f"leaving out {', '.join(map(repr, left_out))}: lists and objects are not kept, and "
-            f"only {MOST_TEXTS} further columns of texts, as each takes time to write. Declare "
-            "others with `kind`, as in `kind=NAME=text`."
+            f"leaving out {', '.join(map(repr, left_out))}: only {MOST_TEXTS} further columns of "
+            "texts are kept, as each takes time to write, and no lists or objects. Declare a text "
+            "with `kind`, as in `kind=NAME=text`. Write lists and objects as text before."
         )
     return found

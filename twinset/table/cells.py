@@ -93,6 +93,7 @@ NEUTRAL, PADDED, UNPADDED = range(3)  # 12/11/2020, 03/01/2020, 3/1/2020
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UUID, NAMED = "uuid", "id-#"  # how new identifiers are written, if they are no numbers
 WIDEST = 20
+_SPELT = (pd.Interval, pd.Period)  # as (30, 50] and 2024-03
 IDENTIFIERS = (UUID, *("0" * width for width in range(2, WIDEST + 1)))
 
 # -- the survey ------------------------------------------------------------------------------------
@@ -139,6 +140,8 @@ class Cells:
     def of(cls, column: pd.Series) -> Cells:
         """Return cells as a person writes them. A list or an object is a gap.
 
+        A category may be an interval or a period, as `pd.cut` makes them.
+
         >>> Cells.of(pd.Series([5.0, None, 2.5, 5.0])).texts
         ['5', '2.5']
         """
@@ -152,6 +155,8 @@ class Cells:
                 found = distinct.tolist()
             except (TypeError, NotImplementedError):  # Arrow's lists
                 return cls(np.full(len(column), -1), [], [], column.notna().to_numpy(bool))
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            found = [str(each) if isinstance(each, _SPELT) else each for each in found]
         known: dict[tuple[str, bool], int] = {}
         places = []
         for cell in found:

@@ -190,7 +190,7 @@ def choose_kind(
     is_named = kind in (NUMBER, CATEGORY) and _ID_NAME.search(str(column.name))
     if filled <= _CLEAR * deviation * len(kinds) ** 0.5:
         return GAPS
-    if isinstance(column.dtype, pd.CategoricalDtype):
+    if isinstance(column.dtype, pd.CategoricalDtype) and kind != LISTS:
         return CATEGORY
     if is_named or numbered > HARDLY * filled:
         return IDENTIFIER  # until its values are seen to repeat
