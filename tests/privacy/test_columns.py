@@ -43,6 +43,7 @@ ODD = {
     "digits and objects": {"city": "01067", "when": [1], "user_id": "20240103"},
     "other spellings": {"city": b"x", "when": "3/1/2024 6:30 PM", "user_id": "-$1,234.50"},
     "zones and large numbers": {"city": "yes", "when": "2024-01-03T10:00:00.5+02:00"},
+    "coarse values": {"price": "7.000", "when": "2024-01-03T10:00:00Z", "age": "19.0"},
     "a number among texts": {"city": 10**18, "when": 20240103, "user_id": 7},
 }
 
@@ -102,7 +103,7 @@ def model_of(frame, units):
 
 
 def with_odd(odd, rows):
-    frame = FRAME.astype({"city": object, "when": object, "user_id": object})
+    frame = FRAME.astype(dict.fromkeys(("city", "when", "user_id", "price", "age"), object))
     for name, cell in odd.items():
         for row in rows:
             frame.at[row, name] = cell

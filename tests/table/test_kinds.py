@@ -382,14 +382,16 @@ def test_bad_rules_are_refused_in_one_line(given, said):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("12", (12.0, 0, "", "")),
-        ("-1,234.50", (-1234.5, 2, "1,234.", "")),
-        ("1.234,5", (1234.5, 1, "1.234,", "")),
-        ("1e3", (1000.0, FLOATING, "", "")),
-        ("+3", (3.0, 0, "", "")),
-        ("-$5", (-5.0, 0, "", "$#")),
-        ("€ 5", (5.0, 0, "", "€ #")),
-        ("12 %", (12.0, 0, "", "# %")),
+        ("12", (12.0, 0, "", "", 0)),
+        ("-1,234.50", (-1234.5, 2, "1,234.", "", 1)),
+        ("1.234,5", (1234.5, 1, "1.234,", "", 1)),
+        ("1e3", (1000.0, FLOATING, "", "", FLOATING)),
+        ("+3", (3.0, 0, "", "", 0)),
+        ("-$5", (-5.0, 0, "", "$#", 0)),
+        ("€ 5", (5.0, 0, "", "€ #", 0)),
+        ("2019.0", (2019.0, 1, "", "", 0)),
+        ("0.50000000", (0.5, 6, "", "", 1)),
+        ("12 %", (12.0, 0, "", "# %", 0)),
         ("$5%", None),
         ("+-5", None),
         ("007", None),
@@ -400,6 +402,44 @@ def test_bad_rules_are_refused_in_one_line(given, said):
 )
 def test_a_number_is_read_by_its_spelling(text, value):
     assert read_number(text) == value
+
+
+HOURS = pd.Series(DAYS) + pd.to_timedelta(np.arange(N) % 24, "h")
+# Cells whose values are coarser than they are written, the twin's dtype and a pattern of its cells.
+COARSE = {
+    "years of pandas": ([f"{1990 + i % 30}.0" if i % 9 else "" for i in range(N)], r"\d{4}\.0"),
+    "flags": (["0.0", "1.0", ""] * (N // 3), r"[01]\.0"),
+    "amounts": ([f"${63_000 + i % 99:,}.00" for i in range(N)], r"\$6\d,\d{3}\.00"),
+    "halves": ([f"{i % 9}.{i % 2 * 5}0" for i in range(N)], r"\d+\.\d"),
+    "euros": ([f"1.2{i % 60:02},00 €" for i in range(N)], r"[\d.]+,00 €"),
+    "days with times": ([f"{d:%Y-%m-%d %H:%M:%S}" for d in DAYS], r"[-\d]+ 00:00:00"),
+    "days with zones": ([f"{d:%Y-%m-%dT%H:%M:%SZ}" for d in DAYS], r"[-\d]+T00:00:00Z"),
+    "hours": ([f"{d:%d.%m.%Y %H:%M}" for d in HOURS], r"[.\d]+ \d\d:00"),
+    "hours of Arrow": (HOURS.dt.tz_localize("UTC"), r"[-\d]+ \d\d:00:00\+00:00"),
+    "days of Arrow": (pd.Series(DAYS).dt.tz_localize("UTC"), r"[-\d]+ 00:00:00\+00:00"),
+    "minutes": (HOURS + pd.to_timedelta(LABELS * 7, "min"), r"[-\d]+ \d\d:\d\d:00"),
+}
+
+
+@pytest.mark.parametrize("sigma", [0.0, 2.0])
+@pytest.mark.parametrize("name", COARSE)
+def test_cells_are_as_fine_as_their_values_are(name, sigma, tmp_path):
+    cells, pattern = COARSE[name]
+    pd.DataFrame({"t": cells, "row": range(N)}).to_csv(tmp_path / "t.csv", index=False)
+    is_text = isinstance(cells, list)
+    frame = read_frame(tmp_path / "t.csv")[["t"]] if is_text else pd.DataFrame({"t": cells})
+    columns, model = release(frame, sigma=sigma)
+    twin = model.draw(LABELS, 0)["t"]
+    own = twin.dropna().map(str)
+    assert own.str.fullmatch(pattern).all() and own.nunique() > 1
+    assert twin.dtype == frame["t"].dtype or twin.dtype == "float64"
+    # and one finer cell in nine is enough
+    fine = {"$": "$63,001.25", "T": "2023-01-05T10:11:12Z", "€": "1.200,75 €"}
+    odd = next((cell for mark, cell in fine.items() if mark in str(cells[0])), None)
+    if odd is not None:
+        frame["t"] = [odd if i % 9 == 0 else cell for i, cell in enumerate(cells)]
+        columns, _ = release(frame, sigma=sigma)
+        assert columns["t"].step <= 1 and columns["t"].unit < 1 + ("T" in odd)
 
 
 DECLARED = {

@@ -33,6 +33,8 @@ AFFIXES: tuple[str, ...] = ("", *(f"{s}{b}#" for s in "$€£¥" for b in ("", "
 AFFIXES += tuple(f"#{b}{s}" for s in "%€$£" for b in ("", " "))
 MOST_DECIMALS = 6
 FLOATING = MOST_DECIMALS + 1  # decimals of a number with more of them, or with an exponent
+# Decimals that are written, and those of the value: 2019.0 has one and none.
+DECIMALS = (*((w, v) for w in range(FLOATING) for v in range(w + 1)), (FLOATING, FLOATING))
 _BARE = re.compile(r"([-+]?)(?:([$€£¥])( ?))?([-+]?)(\d[\d.,]*(?:[eE][-+]?\d+)?)(?:( ?)([%€$£]))?")
 _POINT = re.compile(r"(?:\d+|(\d{1,3}(?:,\d{3})+))(?:\.(\d+))?(?:[eE][-+]?\d+)?")
 _COMMA = re.compile(r"(?:\d+|(\d{1,3}(?:\.\d{3})+)),(\d+)")
@@ -90,6 +92,8 @@ _NAMES = "January February March April May June July August September October No
 _MONTHS = {name: place + 1 for place, name in enumerate(_NAMES.split())}
 _SHORT = {name[:3]: place for name, place in _MONTHS.items()}
 NEUTRAL, PADDED, UNPADDED = range(3)  # 12/11/2020, 03/01/2020, 3/1/2020
+# Seconds of which moments are multiples, whatever their format shows. 0: of fractions.
+GRAINS = (DAY, 3600, 60, 1, 0)
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 UUID, NAMED = "uuid", "id-#"  # how new identifiers are written, if they are no numbers
 WIDEST = 20
@@ -116,8 +120,8 @@ class What(IntEnum):
 
 
 # Where the places of dates, words and identifiers begin, in how a cell is written.
-DATED = len(AFFIXES) * (FLOATING + 1)
-WORDED = DATED + 3 * len(MEANINGS)
+DATED = len(AFFIXES) * len(DECIMALS)
+WORDED = DATED + len(MEANINGS) * 3 * len(GRAINS)
 NUMBERED = WORDED + len(WORDS)
 LOWEST, HIGHEST = -64, 43  # powers of two between which a survey counts magnitudes
 POWERS = HIGHEST - LOWEST + 1
@@ -188,16 +192,17 @@ class ReadNumber(NamedTuple):
     """A number, and how it was written."""
 
     value: float
-    decimals: int
+    decimals: int  # that are written
     style: str  # of `STYLES`
     affix: str  # of `AFFIXES`
+    fine: int  # decimals without zeros at the end
 
 
 def read_number(text: str) -> ReadNumber | None:
     """Return a number and how it is written. None: it is none.
 
-    >>> [tuple(read_number(text)) for text in ("3.10", "$1,234.5", "12,50", "+7 %")]
-    [(3.1, 2, '', ''), (1234.5, 1, '1,234.', '$#'), (12.5, 2, ',', ''), (7.0, 0, '', '# %')]
+    >>> [tuple(read_number(text)) for text in ("3.10", "$1,234.5", "12,00 %")]
+    [(3.1, 2, '', '', 1), (1234.5, 1, '1,234.', '$#', 1), (12.0, 2, ',', '# %', 0)]
     """
     parts = _BARE.fullmatch(text.strip())
     if parts is None:
@@ -212,11 +217,13 @@ def read_number(text: str) -> ReadNumber | None:
         value = parse_number(marks)
         if value is None or value > 1e15:
             return None
-        decimals = min(len(found[2] or ""), MOST_DECIMALS if comma else FLOATING)
-        decimals = FLOATING if "e" in number.lower() else decimals
+        digits, most = found[2] or "", MOST_DECIMALS if comma else FLOATING
+        fine = FLOATING if "e" in number.lower() else min(len(digits.rstrip("0")), most)
+        decimals = FLOATING if fine == FLOATING else min(len(digits), MOST_DECIMALS)
         style = ("1.234," if found[1] else ",") if comma else ("1,234." if found[1] else "")
         affix = f"{before}{gap}#{behind}{after}" if before or after else ""
-        return ReadNumber(float(-value if "-" in sign + inner else value), decimals, style, affix)
+        value = float(-value if "-" in sign + inner else value)
+        return ReadNumber(value, decimals, style, affix, fine)
     return None
 
 
@@ -227,6 +234,7 @@ class ReadDate:
     meanings: dict[str, float]  # by format of `DATES`, seconds since 1970
     padding: int = NEUTRAL
     zone: str = ""  # of `ZONES`. Another is left out.
+    grain: int = 0  # of `GRAINS`
 
 
 def read_date(text: str) -> ReadDate:
@@ -274,7 +282,9 @@ def read_date(text: str) -> ReadDate:
             if day != COMPACT:
                 fields = _padding([own["d"], own.get("m") or "10"])
                 padding = fields if fields != NEUTRAL else padding
-    return ReadDate(found, padding, zone if zone in ZONES else "")
+    grains = (clock % datetime.timedelta(seconds=each) for each in GRAINS[:-1])
+    grain = next((n for n, rest in enumerate(grains) if not rest), len(GRAINS) - 1)
+    return ReadDate(found, padding, zone if zone in ZONES else "", grain)
 
 
 def _padding(fields: Sequence[str]) -> int:
@@ -354,7 +364,8 @@ def survey_places(text: str, is_text: bool) -> tuple[int, int, int]:
     if dates.meanings:
         meaning = tuple(dates.meanings)
         when = EPOCH + datetime.timedelta(seconds=dates.meanings[meaning[0]])
-        written = DATED + 3 * MEANINGS.index(meaning) + dates.padding
+        written = 3 * MEANINGS.index(meaning) + dates.padding
+        written = DATED + written * len(GRAINS) + dates.grain
         year = 2 * POWERS + 1 + when.year - FIRST_YEAR
         if meaning == (COMPACT,):
             return What.COMPACT_TEXT if is_text else What.COMPACT_DATE, written, year
@@ -367,7 +378,8 @@ def survey_places(text: str, is_text: bool) -> tuple[int, int, int]:
         what = What.STYLED + STYLES.index(number.style) - 1 if number.style else What.NUMBER
         if is_text and what == What.NUMBER and not number.affix:
             what = What.DIGITS if number.decimals == 0 else What.STYLED
-        written = AFFIXES.index(number.affix) * (FLOATING + 1) + number.decimals
+        written = AFFIXES.index(number.affix) * len(DECIMALS)
+        written += DECIMALS.index((number.decimals, number.fine))
         return what, written, place_magnitude(number.value)
     if text in _TRUTH:
         what = What.TRUTH if text in ("False", "True") and not is_text else What.CATEGORY

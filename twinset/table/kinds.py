@@ -151,6 +151,7 @@ class Column:
         form: a date's format, a number's style, a pair of spellings such as "no/yes", or how an
             identifier is written.
         affix: what a number is written with, such as "#%".
+        step: of what numbers and dates (in seconds) are multiples. 0: as fine as they are written.
         lengths: of a text, the share of lines of 1, 2, … words.
         odd: share of cells that are not of the kind, if noise leaves no doubt. They are gaps.
     """
@@ -165,6 +166,7 @@ class Column:
     affix: str = ""
     odd: float = 0.0
     lengths: tuple[float, ...] = ()
+    step: float = 0.0
 
     @property
     def size(self) -> int:
@@ -185,8 +187,9 @@ class Column:
             and (FORMS[self.kind].fullmatch(self.form) if self.kind in FORMS else not self.form)
             and self.affix in AFFIXES
             and len(self.values) <= MOST_VALUES
-            and type(self.odd) in (int, float)
+            and {type(self.odd), type(self.step)} <= {int, float}
             and 0 <= self.odd <= 1
+            and 0 <= self.step <= DAY
             and len(self.lengths) in (0, MOST_WORDS)
             and bool((np.array(self.lengths) >= 0).all() and sum(self.lengths) < 1.01)
             and type(self.decimals) is int
@@ -231,14 +234,23 @@ class Column:
         if self.kind == CATEGORY:
             return f"category of {len(self.values)} values. All others are {OTHER!r}"
         if self.kind == NUMBER:
-            step, digits = 10.0**-self.decimals, 15 if self.decimals <= MOST_DECIMALS else 3
-            low, high = (round(e, self.decimals) for e in (self.edges[0], self.edges[-1] - step))
+            digits = 15 if self.decimals <= MOST_DECIMALS else 3
+            ends = self.edges[0], self.edges[-1] - self.unit
+            low, high = (round(end, self.decimals) for end in ends)
             return f"number, {low:.{digits}g} to {high:.{digits}g}"
         if self.kind == DATE:
             seconds = self.edges[0], self.edges[-1] - 1  # the end itself is beyond
-            ends = (EPOCH + datetime.timedelta(seconds=each) for each in seconds)
-            return "date, {:%Y-%m-%d} to {:%Y-%m-%d}".format(*ends)
+            days = (EPOCH + datetime.timedelta(seconds=each) for each in seconds)
+            return "date, {:%Y-%m-%d} to {:%Y-%m-%d}".format(*days)
         return {IDENTIFIER: "identifier, with new ones", GAPS: "empty"}.get(self.kind, self.kind)
+
+    @property
+    def unit(self) -> float:
+        """The step of numbers, or that of dates in seconds."""
+        if self.step or self.kind != DATE:
+            return self.step or 10.0**-self.decimals
+        units = {"%3f": 1e-3, "%f": 1e-6, "%S": 1.0, ":%M": 60.0, "": float(DAY)}
+        return next(step for unit, step in units.items() if unit in self.form)
 
     @property
     def _edges(self) -> np.ndarray:
@@ -307,11 +319,7 @@ class Column:
             words = [0, 1] if self.form == "0/1" and self.dtype != "str" else words
             found = np.array([*words, None], object)[numbers]
             return series_of(self.name, found, self.dtype)
-        edges, places = self._edges, np.where(gaps, 0, numbers)
-        step = 10.0**-self.decimals
-        if self.kind == DATE:
-            units = {"%3f": 1e-3, "%f": 1e-6, "%S": 1.0, ":%M": 60.0, "": DAY}
-            step = next(step for unit, step in units.items() if unit in self.form)
+        edges, places, step = self._edges, np.where(gaps, 0, numbers), self.unit
         low, high = edges[places], edges[places + 1]
         # a cell [low, high) has the multiples of the step that lie in it
         first = np.ceil(low / step - 1e-6)

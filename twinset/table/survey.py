@@ -21,9 +21,11 @@ from twinset.table.cells import (
     COMPACT,
     DATED,
     DAY,
+    DECIMALS,
     EPOCH,
     FIRST_YEAR,
     FLOATING,
+    GRAINS,
     IDENTIFIERS,
     LINED,
     LOWEST,
@@ -133,7 +135,7 @@ def describe_column(
     if kind == NUMBER or (kind == IDENTIFIER and kinds[NUMBER] > kinds[CATEGORY]):
         return describe_numbers(found, survey, deviation, column, rules.ranges.get(name), are_texts)
     if kind == DATE:
-        form = choose_date_form(written[DATED:WORDED], deviation)
+        form, grain = choose_date_form(written[DATED:WORDED], deviation)
         zones = clear[What.ZONED :]
         if ":" in form and not form.endswith("%p") and zones.max() > max(0.0, what[What.DATE]):
             form += ZONES[int(zones.argmax())]
@@ -145,7 +147,8 @@ def describe_column(
         dtype = choose_date_dtype(column)
         if form == COMPACT and clear[What.COMPACT_TEXT] <= clear[What.COMPACT_DATE]:
             dtype = choose_number_dtype(column, 0)
-        return replace(found, edges=tuple(edges), form=form, dtype=dtype)
+        found = replace(found, edges=tuple(edges), form=form, dtype=dtype)
+        return replace(found, step=float(max(GRAINS[grain], found.unit)))
     facts, own = facts_of(column), str(column.dtype)
     if kind == TRUTH:
         # of others a single gap may have made the type
@@ -220,20 +223,18 @@ def describe_numbers(
     compact = clear[What.COMPACT_DATE] + clear[What.COMPACT_TEXT]
     counts = sizes[: 2 * POWERS + 1].copy()
     counts[place_magnitude(2.0**24)] += compact
-    affixes = written[:DATED].reshape(len(AFFIXES), FLOATING + 1).copy()
+    affixes = written[:DATED].reshape(len(AFFIXES), len(DECIMALS)).copy()
     affixes[0, 0] += compact
-    affix = int(affixes.sum(1).argmax())
-    if affixes[affix].sum() <= _SURE * deviation * (FLOATING + 1) ** 0.5:
-        affix = 0
-    decimals, places = 0, affixes[affix]
-    left = places.sum() - _CLEAR * deviation * len(places) ** 0.5
-    while decimals < FLOATING and places[: decimals + 1].sum() < left:
-        decimals += 1
+    # without any that is clear it is the first
+    affix = int(np.where(affixes > _SURE * deviation, affixes, 0.0).sum(1).argmax())
+    of_spelling, of_value = np.array(DECIMALS).T
+    decimals = find_finest(affixes[affix], of_spelling, deviation)
+    fine = min(decimals, find_finest(affixes[affix], of_value, deviation))
     if decimals == FLOATING:  # a step is small next to the smallest numbers
         powers = counts[POWERS + 1 :] + counts[POWERS - 1 :: -1]
         held = np.flatnonzero(powers > _SURE * deviation * 2**0.5)
         least = 2.0 ** (held[0] + LOWEST) / CELLS_A_POWER if len(held) else 1.0
-        decimals = max(MOST_DECIMALS, math.ceil(-math.log10(least)))
+        decimals = fine = max(MOST_DECIMALS, math.ceil(-math.log10(least)))
     # a style by its marks
     styles = clear[What.STYLED : What.ZONED]
     are_commas = styles[1] + styles[3] > what[What.NUMBER] + styles[0] + styles[2]
@@ -242,7 +243,7 @@ def describe_numbers(
         form = "1.234," if styles[3] > 0 else ","
     elif styles[2] > SOME * (what[What.NUMBER] + styles.sum()):
         form = "1,234."
-    step, dtype = 10.0**-decimals, "str" if form else choose_number_dtype(column, decimals)
+    step, dtype = 10.0**-fine, "str" if form else choose_number_dtype(column, decimals)
     if ends is not None:
         # equal cells, and both ends are numbers of the range
         low, high = ends
@@ -257,7 +258,7 @@ def describe_numbers(
         first, last = find_window(counts[possible], deviation)
         within = powers[possible].tolist()
         edges = power_edges(within[first], within[last], step)
-    found = replace(found, dtype=dtype, edges=tuple(edges), decimals=decimals)
+    found = replace(found, dtype=dtype, edges=tuple(edges), decimals=decimals, step=step)
     return replace(found, form=form, affix=AFFIXES[affix])
 
 
@@ -278,19 +279,33 @@ def choose_truth(written: np.ndarray, sizes: np.ndarray, deviation: float) -> tu
     return "" if pair == TRUTHS[0] else pair, words
 
 
-def choose_date_form(counts: np.ndarray, deviation: float) -> str:
+def find_finest(counts: np.ndarray, fineness: np.ndarray, deviation: float) -> int:
+    """Return the largest fineness that some cells have beyond noise, in one place or together.
+
+    >>> find_finest(np.array([9.0, 70.0, 0.2]), np.array([0, 1, 2]), deviation=1.0)
+    1
+    """
+    for least in range(int(fineness.max()), 0, -1):
+        own = counts[fineness >= least]
+        if max(own.max(), own.sum() / own.size**0.5) > _SURE * deviation:
+            return least
+    return 0
+
+
+def choose_date_form(counts: np.ndarray, deviation: float) -> tuple[str, int]:
     """Return the date format that most cells have. 01/02/2024 votes for both that it can have.
 
-    If nothing tells them apart, the day comes first. Noise does not choose, and adds no times.
+    If nothing tells them apart, the day comes first. Noise does not choose, and adds no times. The
+    second result is the finest of `GRAINS` that some of these dates have.
 
     Args:
-        counts: noisy, by meaning and padding.
+        counts: noisy, by meaning, padding and grain.
         deviation: of the noise.
     """
-    table = counts.reshape(len(MEANINGS), 3)
-    clear = np.where(table > _SURE * deviation, table, 0.0)
+    table = counts.reshape(len(MEANINGS), 3, len(GRAINS))
+    clear = np.where(table > _SURE * deviation, table, 0.0).sum(2)
     if not clear.any():
-        clear = table * np.array([[":" not in meaning[0]] for meaning in MEANINGS])
+        clear = table[:, :, 0] * np.array([[":" not in meaning[0]] for meaning in MEANINGS])
     own = {m[0]: row.sum() for m, row in zip(MEANINGS, clear, strict=True) if len(m) == 1}
     votes = dict(own)
     for meaning, row in zip(MEANINGS, clear, strict=True):
@@ -300,7 +315,10 @@ def choose_date_form(counts: np.ndarray, deviation: float) -> str:
                 votes[form] += row.sum()
     form = max(votes, key=lambda each: votes[each])
     _, padded, unpadded = sum(row for m, row in zip(MEANINGS, clear, strict=True) if form in m)
-    return unpadded_form(form) if unpadded > padded else form
+    own_places = table[[form in meaning for meaning in MEANINGS]].ravel()
+    grains = np.resize(np.arange(len(GRAINS)), own_places.shape)
+    grain = find_finest(own_places, grains, deviation)
+    return unpadded_form(form) if unpadded > padded else form, grain
 
 
 def count_outside(sizes: np.ndarray, ends: tuple[float, float], deviation: float) -> float:
