@@ -1,6 +1,7 @@
 """Kinds of the other columns: what a cell is, and what a column of messy cells becomes."""
 
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
@@ -370,6 +371,13 @@ def test_declared_kinds_and_ranges_are_kept():
         ({"kinds": {"a": "colour"}}, "Choose one of category"),
         ({"ranges": {"a": (9, 1)}}, "two rising numbers"),
         ({"ranges": {"a": 9}}, "two numbers"),
+        ({"ranges": {"a": (1, 2, 3)}}, "two numbers"),
+        ({"ranges": {"a": (True, 9)}}, "two rising numbers"),
+        ({"ranges": {"a": ("1", 9)}}, "two rising numbers"),
+        ({"ranges": {"a": (Decimal(1), Decimal("nan"))}}, "two rising numbers"),
+        ({"ranges": {"a": (0, 10**400)}}, "two numbers"),
+        ({"kinds": ["a"]}, "as a dictionary"),
+        ({"keep": np.array([1])}, "a list of names"),
         ({"ranges": {"a": (1, 9)}, "kinds": {"a": "date"}}, "declared as no number"),
         ({"keep": 3}, "a list of names"),
     ],
@@ -377,6 +385,19 @@ def test_declared_kinds_and_ranges_are_kept():
 def test_bad_rules_are_refused_in_one_line(given, said):
     with pytest.raises(InputError, match=said):
         ColumnRules.of(given.get("keep"), given.get("kinds"), given.get("ranges"))
+
+
+AGES = pd.DataFrame(columns=["age", "city"])
+
+
+@pytest.mark.parametrize(
+    "keep", [AGES.columns, AGES.columns.to_series(), np.array(["age", "city"]), {"city", "age"}]
+)
+def test_rules_are_taken_from_arrays_and_series(keep):
+    given = pd.Series({"age": "number"}), pd.Series({"age": (Decimal(18), np.float32(99))})
+    rules = ColumnRules.of(keep, *given)
+    assert rules.to_dict() == ColumnRules.of(["age", "city"], *map(dict, given)).to_dict()
+    assert rules.ranges == {"age": (18.0, 99.0)} and type(rules.ranges["age"][0]) is float
 
 
 @pytest.mark.parametrize(
@@ -595,6 +616,16 @@ def test_blanks_around_a_value_are_kept():
     frame = pd.DataFrame({"a": [" x ", "x"] * (N // 2), "b": [" 1", "2 "] * (N // 2)})
     columns, _ = release(frame)
     assert columns["a"].values == (" x ", "x") and columns["b"].values == (" 1", "2 ")
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Sao_Paulo", "Asia/Beirut"])
+def test_no_hour_of_a_zone_becomes_a_gap(zone):
+    """Of hours that the clock shows twice it is the first. One that it skips is the next."""
+    hours = 1_514_764_800.0 + 3600 * np.arange(365 * 24 + 1)  # of 2018
+    dtype = f"datetime64[us, {zone}]"
+    column = Column("a", "date", dtype, edges=tuple(hours.tolist()), form="%Y-%m-%d %H:%M")
+    found = column.decode(np.arange(column.size), np.random.default_rng(0))
+    assert found.dtype == dtype and np.flatnonzero(found.isna()).tolist() == [column.size - 1]
 
 
 def test_a_cell_is_read_by_itself():

@@ -214,6 +214,24 @@ def table_of(data: Any) -> Any:
     return found
 
 
+def listed(given: Any) -> list[Any] | None:
+    """Return the items of a list, set, array, index or series. None: it is one value, or by name.
+
+    >>> listed(pd.Index(["a", "b"])), listed({3, 1}), listed("ab")
+    (['a', 'b'], [1, 3], None)
+    """
+    if not pd.api.types.is_list_like(given) or isinstance(given, Mapping):
+        return None
+    return sorted(given, key=str) if isinstance(given, set | frozenset) else list(given)
+
+
+def by_name(given: Any, option: str) -> dict[str, Any]:
+    """Return an option's values by column, from a dictionary or a series."""
+    if given is None or hasattr(given, "items"):
+        return {} if given is None else dict(given.items())
+    raise InputError(f"`{option}`: give a value for each column, as a dictionary")
+
+
 def blocks(column: Any) -> Iterator[Any]:
     """Yield a column or a table in pieces, so that only a few cells are Python objects at once."""
     for start in range(0, len(column), ROWS_AT_ONCE):

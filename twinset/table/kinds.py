@@ -9,8 +9,10 @@ from __future__ import annotations
 import datetime
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -40,7 +42,7 @@ from twinset.table.cells import (
     unpadded_form,
     write_date,
 )
-from twinset.table.columns import plain_cell
+from twinset.table.columns import by_name, listed, plain_cell
 from twinset.table.schema import CONTROL, ORDERED, plain
 
 CATEGORY, NUMBER, DATE, TRUTH = "category", "number", "date", "yes/no"
@@ -94,33 +96,36 @@ class ColumnRules:
         """Return rules as they are given: "all", "none" or names, and values by column.
 
         >>> ColumnRules.of(["age"], {"age": "number"}, {"age": (18, 99)}).ranges
-        {'age': (18, 99)}
+        {'age': (18.0, 99.0)}
         """
-        names = [keep] if isinstance(keep, str) else keep
-        if names is None or names == ["all"]:
+        names = [keep] if isinstance(keep, str) else listed(keep)
+        kinds, ranges = by_name(kinds, "kind"), by_name(ranges, "range")
+        if keep is None or names == ["all"]:
             kept = None
         elif names == ["none"]:
             kept = ()
-            if named := [*(kinds or {}), *(ranges or {})]:
+            if named := [*kinds, *ranges]:
                 raise InputError(
                     f"`columns=none` leaves out {named[0]!r}, but `kind` or `range` names it. Give "
                     "one of them."
                 )
-        elif isinstance(names, Sequence) and all(isinstance(name, str) for name in names):
-            kept = tuple(dict.fromkeys(names))
+        elif names is not None and all(isinstance(name, str) for name in names):
+            kept = tuple(dict.fromkeys(map(str, names)))
         else:
             raise InputError("`columns`: give all, none, or a list of names")
-        for option, given in (("kind", kinds), ("range", ranges)):
-            if not isinstance(given or {}, Mapping):
-                raise InputError(f"`{option}`: give a value for each column, as a dictionary")
         ends = {}
-        for name, pair in (ranges or {}).items():
+        for name, pair in ranges.items():
             try:
-                low, high = pair
-                ends[name] = (low + 0, high + 0)
-            except (TypeError, ValueError):
+                low, high = (
+                    float(
+                        end if isinstance(end, Real | Decimal) and type(end) is not bool else "nan"
+                    )
+                    for end in listed(pair) or ()
+                )
+            except (ValueError, OverflowError):
                 raise InputError(f"`range`: {name!r} needs two numbers, such as 18:99") from None
-        return cls(kept, dict(kinds or {}), ends)
+            ends[name] = low, high
+        return cls(kept, kinds, ends)
 
     @property
     def names(self) -> list[str]:
@@ -341,7 +346,10 @@ class Column:
             stamps = pd.Series(moments, name=self.name, dtype="datetime64[us]").mask(gaps)
             if (zone := ZONE.fullmatch(self.dtype)) is not None:
                 # cells are read as the clock there shows them
-                stamps = stamps.dt.tz_localize(zone[1], ambiguous="NaT", nonexistent="NaT")
+                first = np.ones(len(stamps), bool)  # of two hours that read alike
+                stamps = stamps.dt.tz_localize(
+                    zone[1], ambiguous=first, nonexistent="shift_forward"
+                )
             return stamps.astype(self.dtype)
         texts: list[Any] = [write_date(moment, self.form) for moment in moments]
         if self.form == COMPACT and self.dtype != "str":
