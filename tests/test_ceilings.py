@@ -13,6 +13,9 @@ the weights and the tokenizer of a base model.
 
 The other columns took 2,700 lines of `twinset`, 680 of `evaluation` and 1,500 of tests: tables and
 a model of them, spellings of cells, second texts, rows under conditions, measures and attacks.
+
+One account a table took 580 lines of `twinset` and 500 of tests: its file, its limit, its command,
+and the total of several ledgers.
 """
 
 import ast
@@ -31,9 +34,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (25_520, 20_500),
-    "twinset/commandline": (1_135, 900),
-    "twinset/run": (3_155, 2_200),
+    "twinset": (26_100, 20_500),
+    "twinset/commandline": (1_155, 900),
+    "twinset/run": (3_640, 2_200),  # accounts of tables
     # The spellings of cells that come back took 560: dates, numbers, identifiers, yes and no. How
     # fine numbers and dates are, and conditions that cut their grids, took the next.
     "twinset/table": (5_100, 2_600),
@@ -45,7 +48,7 @@ LINES = {
     "twinset/release": (1_235, 1_000),
     "twinset/policies": (1_400, 1_100),
     "twinset/models": (1_955, 1_800),
-    "twinset/privacy": (4_817, 4_800),
+    "twinset/privacy": (4_880, 4_800),  # the total of several runs
     "twinset/files": (450, 400),
     # without papers and bench. One reading of real rows for three commands, labels by value. The
     # other columns took 540: their distances, models, pictures, and attacks on them. The demo took
@@ -54,9 +57,9 @@ LINES = {
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
     # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
-    "tests": (20_420, 16_000),
+    "tests": (20_920, 16_000),
 }
-MOST_FILES = 267  # goal 250. The other columns took twelve, replay one, signatures two.
+MOST_FILES = 269  # goal 250. The other columns took twelve, replay one, signatures and accounts two.
 LONGEST_FILE = 610  # goal 600
 FUNCTIONS_PER_1000_LINES = 38.5
 CALLED_ONCE = 62

@@ -44,20 +44,19 @@ class Reading(TypedDict, total=False):
         labels: for each label column, all values that are public, whether or not a row has them.
             If omitted, noisy counts select the values, and rows with other values are left out.
         bins: for each column of numbers, the rising edges that cut it into labels. They are public.
-        merge_labels: replace a value by the public value that differs from it only in case, in
-            blanks or by one letter.
+        merge_labels: merge values that differ from a public one by case, blanks or one letter.
         drop_undeclared: leave out rows with an undeclared value instead of refusing the table.
         columns: names of the other columns to keep, "all" (the default) or "none".
         kinds: for other columns, "category", "number", "date", "yes/no", "identifier" or "text".
-        ranges: for other columns of numbers, the lowest and the highest value. They are public. By
-            default noisy counts tell.
+        ranges: for other columns of numbers, their public lowest and highest values.
         split: split of a folder or hub data set, or sheet of an Excel file.
         drop_empty: leave out every row without text or label. By default only a few are.
         delimiter: delimiter of a CSV file. Detected by default.
         encoding: encoding of a CSV or JSON file. Detected by default.
         multiline: take lines within quotes of a CSV as text, even if they look like rows.
-        strict: refuse rows without text or label, and odd characters. By default they are left
-            out.
+        strict: refuse rows without text or label, and odd characters, instead of cleaning them.
+        budget: limit on the ε of all runs on this table together. It opens the table's account.
+        budget_file: the file of this account. By default the table's name with `.budget.json`.
     """
 
     labels: LabelValues | None
@@ -73,6 +72,8 @@ class Reading(TypedDict, total=False):
     encoding: str | None
     multiline: bool
     strict: bool
+    budget: float | None
+    budget_file: str | Path | None
 
 
 class Twinset:
@@ -275,8 +276,7 @@ class Twinset:
             twin: rows that `sample` returned, or their file.
             train: the private table, in any form that `fit` takes.
             test: real rows that were not used for training, in any such form.
-            classifiers: some of "tfidf", "svm", "minilm" and "encoder". By default all but the
-                last.
+            classifiers: some of "tfidf", "svm", "minilm" and "encoder". Default: the first three.
             seeds: how many times to train each classifier.
             exclude_overlap: leave out rows of `test` whose text is also in `train`.
             embedded: also compare texts by embeddings. This downloads an encoder once.

@@ -34,6 +34,7 @@ from twinset.privacy.accounting.events import (
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.run import checkpoint, releases, story
+from twinset.run.budget import Book
 from twinset.run.checkpoint import Checkpoints, Journal, StepRange
 from twinset.sampling import rows as row_groups
 from twinset.sampling.rows import RowGroups
@@ -283,10 +284,18 @@ def test_steps_taken_twice_are_two_releases_accepted_once(begin, monkeypatch):
     set_back()
     again = generate("--resume")
     assert again.code == 2 and "another process took the run from step 3 to step 4" in again.err
-    kill(at_step(4), "--resume", "--accept-spend")
+    kill(at_step(4), "--resume", "--accept-spend", "--budget", "99")
     shutil.copytree(".", "../there")
+
+    def steps_counted() -> int:  # in the table's account
+        (own,) = Book.load(Path("t.csv.budget.json")).runs
+        return sum(e.steps for e in own.ledger.events if isinstance(e, SubsampledGaussian))
+
+    assert steps_counted() == 6  # as it may spend
+    kill((story, "teach"), "--resume")
+    assert steps_counted() == 6
     assert generate("--resume").code == 0  # what was accepted once is not asked again
-    assert steps_of() == 6  # 5, and the one that was taken twice
+    assert steps_of() == steps_counted() == 6  # 5, and the one that was taken twice
     monkeypatch.chdir("../there")
     set_back()  # control: without the journal the ledger is short
     monkeypatch.setattr(Journal, "uncounted", lambda self, counted: [])

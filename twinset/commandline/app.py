@@ -32,6 +32,7 @@ from twinset.commandline.common import (
 from twinset.commandline.entry_point import with_flags
 from twinset.config import RECORDS
 from twinset.config.options import (
+    BUDGET,
     DECODING,
     OPTIONS,
     OVERWRITE,
@@ -71,6 +72,7 @@ EXAMPLES = {
     "weight-scale": "weight-scale public.csv --text text --output scale.json",
     "verify": "verify runs/reviews/share",
     "share": "share runs/reviews --sign ~/.ssh/id_ed25519 --output twin.csv",
+    "budget": "budget reviews.csv",
     "detect": "detect notes.csv --text note --detector patterns",
     "demo": "demo --data support",
     "compare": "compare reviews.csv --policies uniform,importance,none --output compared.json",
@@ -116,7 +118,10 @@ def generate(
 
 
 @_command
-@takes(*PANELS["Table"], *PRIVACY, *POLICY, *TRAINING, *TIME, *SPEED, *RUN, *OVERWRITE, *SEED)
+@takes(
+    *(*PANELS["Table"], *PRIVACY, *BUDGET, *POLICY, *TRAINING, *TIME, *SPEED),
+    *(*RUN, *OVERWRITE, *SEED),
+)
 def finetune(
     data: Data,
     *,
@@ -290,6 +295,20 @@ def share(
     by = share_run(run, sign, places)
     shared, signed = str(places.output or run), f"signed by {by}" if by else "not signed"
     show({"shared": shared, "signed_by": by}, [f"{shared}: {signed}"], as_json)
+
+
+@_command
+@takes(BUDGET[1], has_file=False)
+def budget(data: Data, *, given: dict[str, Any], as_json: Json = False) -> None:
+    """Show the account of a table: its runs, what they spend together, and what is left."""
+    from twinset.run.budget import Book, describe
+
+    file = source_of(data, given).account_file
+    book = None if file is None else Book.load(file)
+    if file is None or book is None:
+        raise InputError(f"{data}: has no account. A run with `budget` opens one.")
+    facts, lines = describe(file, book)
+    show(facts, lines, as_json)
 
 
 @_command

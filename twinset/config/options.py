@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from twinset.bounds import SEEDS, Bounds, option_name, value_types
+from twinset.config.run_config import EPSILON as EPSILON_BOUNDS
 from twinset.config.run_config import (
     GROUPS,
     PrivacyConfig,
@@ -126,6 +127,18 @@ HOLD_OUT = (
         bounds=HOLD_OUT_BOUNDS,
     ),
 )
+# Of what counts in a table's account: runs, and each model of a comparison.
+BUDGET = (
+    Option(
+        "budget",
+        float,
+        "Limit on the ε of all runs on this table together. Opens its account.",
+        bounds=EPSILON_BOUNDS,
+    ),
+    Option(
+        "budget_file", str, "The table's account. Omitted: <table>.budget.json, if any.", "FILE"
+    ),
+)
 _EPSILON, _DELTA, *_OTHERS = options_of(PrivacyConfig)
 _NONE = Option("no_privacy", bool, "Train without noise, for comparison. Guarantees nothing.")
 PRIVACY = (_EPSILON, _DELTA, _NONE, *_OTHERS)
@@ -173,6 +186,7 @@ SEED = (
 PANELS: dict[str, tuple[Option, ...]] = {
     "Table": (*TABLE, *COLUMNS, *HOLD_OUT),
     "Privacy": PRIVACY,
+    "Account": BUDGET,
     "Noise policy": POLICY,
     "Training": (*TRAINING, *TIME),
     "Speed": SPEED,
@@ -294,7 +308,7 @@ def run_config(options: Mapping[str, Any], any_policy: bool = False) -> RunConfi
 
 def run_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that `run_config` knows."""
-    other = {o.name for o in (*PANELS["Table"], *ROWS, WHERE, *PANELS["Results"])}
+    other = {o.name for o in (*PANELS["Table"], *BUDGET, *ROWS, WHERE, *PANELS["Results"])}
     return {name: value for name, value in options.items() if name not in other}
 
 

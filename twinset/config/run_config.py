@@ -26,6 +26,7 @@ Filter = Literal["none", "debris", "vulgar", "all"]
 
 SMALLEST_EPSILON = 1e-3
 LARGEST_EPSILON = 1e6  # beyond it nothing is private, and double precision cannot account for it
+EPSILON = Bounds(SMALLEST_EPSILON, LARGEST_EPSILON)
 ROWS = Bounds(1, 10**9)  # of a twin
 HOLD_OUT = Bounds(0, 0.5)  # share of a private table
 RECORDS = Bounds(1, 10**9)  # of a private table that is not there yet

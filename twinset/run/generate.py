@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,7 +102,11 @@ def generate(
             checkpoints = folder.internal / UNFINISHED / CHECKPOINTS
             for ledger in (folder.model / LEDGER, *sorted(checkpoints.glob(f"*/{LEDGER}"))):
                 check_file_format(ledger)  # format of runs that can be resumed
-            with process_group(config.speed.processes) as run.group:
+            command = "finetune" if asked is None else "generate"
+            run.account = source.open_account(command, progress)
+            if run.account is not None:
+                run.account.keep_id(folder.internal)
+            with process_group(config.speed.processes) as run.group, unwound(run):
                 if asked is not None:
                     check_twin_output(source, paths)
                 story.read(run)
@@ -145,6 +150,8 @@ def learn(run: Run, folder: RunFolder) -> None:
     write_json(folder.internal / SETTINGS, run.settings())
     if has_checksums(folder.model):  # stopped after it was trained
         run.model = TwinModel.load(folder.model, run.config.speed.device)
+        if run.account is not None:
+            run.account.end(run.model.ledger.events)
         return
     if (held := run.held_out) is not None:  # the rows and their places, for their owner alone
         if (others := held.other_columns()) is not None:
@@ -202,11 +209,27 @@ def finetune(run: Run, progress: Progress | None = None) -> TwinModel:
         raise RuntimeError("this base model was fine-tuned before. Prepare a new run.")
     run.is_used = True
     run.progress = progress or run.progress
-    with on_free_cores(run.progress.say):
+    with on_free_cores(run.progress.say), unwound(run):
         story.count(run)
         story.train(run)
         story.teach(run)
+    if run.account is not None:
+        run.account.progress = run.progress
+        run.account.end(run.ledger.events)
     return run.model
+
+
+@contextmanager
+def unwound(run: Run) -> Iterator[None]:
+    """If a run ends before its ledger is open, count only the label values that it selected."""
+    try:
+        yield
+    except BaseException:
+        is_resumed = run.folder is not None and run.folder.is_resumed
+        if run.account is not None and not is_resumed and not hasattr(run, "ledger"):
+            spent = run.selection if run.selected is not None else None
+            run.account.end([] if spent is None else [spent])
+        raise
 
 
 @in_turn
@@ -269,7 +292,7 @@ def dry_run(
     with writing(place):
         run_folder.check_free(place.resolve(), paths.overwrite, paths.resume)
     check_twin_output(source, paths)
-    run = prepare(source, config, asked, progress, spends=False)
+    run = prepare(source, config, asked, progress, spends=False, command="generate")
     for warning in run.plan.warnings:
         progress.warn(warning)
     return PlanReport(run.plan, run.phases, owned=run.owned, most=run.most)
@@ -279,7 +302,7 @@ def dry_run(
 def fit(source: Source, config: RunConfig, progress: Progress) -> TwinModel:
     """Return a model fitted to a table. Files kept meanwhile are only for the table's owner."""
     with TemporaryDirectory() as name:
-        run = prepare(source, config, progress=progress, folder=Path(name))
+        run = prepare(source, config, progress=progress, folder=Path(name), command="fit")
         with process_group(config.speed.processes) as run.group:
             if run.group is None:
                 run.tokens_folder = None  # one process keeps tokens in memory
@@ -293,21 +316,26 @@ def prepare(
     progress: Progress | None = None,
     folder: Path | None = None,
     spends: bool = True,
+    command: str = "",
 ) -> Run:
     """Read, check and plan everything, quickest checks first. Train nothing.
 
-    Returns a run for `finetune`. If it `spends`, noisy counts have selected label values. The
-    folder is private to its owner. A large table is kept there in an unnamed file, and tokens too.
-    Without a folder both are in memory.
+    Returns a run for `finetune`. If it `spends`, noisy counts have selected label values. A run of
+    a `command` enters the table's account, if there is one. If it spends nothing, it is refused as
+    if it had entered. The folder is private to its owner. A large table is kept there in an unnamed
+    file, and tokens too. Without a folder both are in memory.
 
     Raises:
         InputError: an input cannot be used.
     """
     run = Run(config, source, asked, progress=progress or Silent(), tokens_folder=folder)
-    story.read(run)
-    story.select(run, spends)
-    story.plan(run)
-    check_decoding(run.base.model, story.find_prompts(run), config.sampling)
+    if command:
+        run.account = source.open_account(command, run.progress, spends)
+    with unwound(run):
+        story.read(run)
+        story.select(run, spends)
+        story.plan(run)
+        check_decoding(run.base.model, story.find_prompts(run), config.sampling)
     return run
 
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from twinset.config import RunConfig
-from twinset.config.plan import MOST_READ, Plan, plan_selection
+from twinset.config.plan import MOST_READ, Plan, make_plan, plan_selection, settled, sized
 from twinset.models.base_model import context_length
 from twinset.models.hidden_states import (
     FIT_PHASE,
@@ -26,10 +27,13 @@ from twinset.models.hidden_states import (
     Whitening,
     states_of_records,
 )
+from twinset.privacy.accounting.accountant import compose
 from twinset.privacy.accounting.events import (
     COLUMNS,
     TEACHER,
+    Event,
     GaussianRelease,
+    MaskedAccess,
     NonPrivateAccess,
 )
 from twinset.privacy.mechanism.counts import (
@@ -41,6 +45,7 @@ from twinset.privacy.mechanism.counts import (
     without_negatives,
 )
 from twinset.privacy.mechanism.randomness import poisson_batches
+from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.mechanism.vector_sum import Regressions, fit_regressions
 from twinset.privacy.statement.ledger import Ledger
 from twinset.run.columns import ColumnRelease, PrivateColumns
@@ -117,6 +122,68 @@ def find_label_values(run: Run, spends: bool) -> tuple[Found, str]:
     return found, SELECTED
 
 
+def plan_ledger(run: Run, plan: Plan, scale: WeightScale | None) -> Ledger:
+    """Return the facts of a run's ledger, and as its events all that the plan may spend."""
+    config, policy = run.config, plan.policy_class
+    events: list[Event] = plan.events_after(plan.steps)
+    if not events:
+        events = [NonPrivateAccess("there is no noise, or none that a theorem covers")]
+    if any(phase.reads_masked for phase in policy.before) and plan.steps:
+        events.append(MaskedAccess(config.policy.detector))
+    return Ledger.open(
+        run.randomness,
+        policy.name,
+        policy.form,
+        run.records.owners is not None,
+        delta=plan.target_delta,
+        target_epsilon=plan.target_epsilon,
+        records=plan.records,
+        sample_rate=plan.sample_rate,
+        max_grad_norm=config.privacy.max_grad_norm,
+        caveats=policy.theorem.caveats,
+        weight_scale=scale,
+        group_size=config.privacy.group_size,
+        events=events,
+    )
+
+
+def enter_account(run: Run, events: Sequence[Event] = ()) -> None:
+    """Count a run in its table's account with all that it may spend, before it spends it.
+
+    These are the events of its plan. Until it has one, they are those of the plan that follows from
+    the number of units. A resumed run says itself what it has spent and may spend.
+
+    Raises:
+        InputError: the account refuses the run.
+    """
+    if run.account is None:
+        return
+    config, records, made = run.config, run.records, getattr(run, "plan", None)
+    units = len(records.units(config))
+    labels = run.selection.attributes if run.selection else len(records.undeclared)
+    others = 0 if records.others is None else records.others.shape[1]
+    scale = run.scale
+    if made is None and config.privacy.target_epsilon is not None:
+        scale = config.policy.policy_class.weight_scale(config.policy, run.base)
+
+    def planned(target: float | None) -> Ledger:
+        privacy = replace(config.privacy, target_epsilon=target)
+        selections = [
+            plan_selection(units, privacy, many, run.most, of_labels)
+            for many, of_labels in ((labels, True), (others, False))
+        ]
+        asked = settled(replace(config, privacy=privacy), units, None, *selections)
+        if made is not None:
+            asked = sized(asked, made.steps, made.batch_size)
+        return plan_ledger(run, make_plan(units, asked, *selections), scale)
+
+    target = config.privacy.target_epsilon
+    ledger = planned(target) if made is None else plan_ledger(run, made, scale)
+    if events:
+        ledger = replace(ledger, events=[*compose(events)])
+    run.account.enter(ledger, planned)
+
+
 def open_ledger(run: Run) -> Ledger:
     """Open the ledger of a run that has a plan and has spent nothing.
 
@@ -158,21 +225,8 @@ def open_ledger(run: Run) -> Ledger:
             "the machine on made-up tokens"
         )
     public += policy.public_inputs(config.policy)
-    ledger = Ledger.open(
-        run.randomness,
-        policy.name,
-        policy.form,
-        by_owner,
-        delta=plan.target_delta,
-        target_epsilon=plan.target_epsilon,
-        records=plan.records,
-        sample_rate=plan.sample_rate,
-        max_grad_norm=config.privacy.max_grad_norm,
-        public_inputs=tuple(public),
-        caveats=policy.theorem.caveats,
-        weight_scale=run.scale,
-        group_size=config.privacy.group_size,
-    )
+    facts = plan_ledger(run, plan, run.scale)
+    ledger = replace(facts, public_inputs=tuple(public), events=[])
     if run.selection is not None:
         if run.selected is None:
             raise RuntimeError("label values were taken from exact counts")

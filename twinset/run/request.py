@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pandas as pd
 
 from twinset.bounds import check_number
 from twinset.config import RunConfig
-from twinset.config.run_config import HOLD_OUT
+from twinset.config.run_config import EPSILON, HOLD_OUT
 from twinset.errors import InputError
 from twinset.progress import Progress, Silent
 from twinset.table.columns import table_of, whole_characters
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from twinset.privacy.mechanism.units import Units, WeightScale
     from twinset.privacy.statement.guarantee import Guarantee
     from twinset.privacy.statement.ledger import Ledger
+    from twinset.run.budget import Account
     from twinset.run.checkpoint import Checkpoints, ResumeState
     from twinset.run.run_folder import RunFolder
     from twinset.sampling.allocation import RowsRequest
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
     from twinset.table.tokenization import TokenisedRecords
     from twinset.training.clipped_sum import Trainer
     from twinset.training.distributed import ProcessGroup
+
+
+ACCOUNT = ".budget.json"  # ending of a table's account, next to it
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,15 @@ class Source:
     multiline: bool = False  # lines within quotes are text, though they look like rows
     strict: bool = False  # refuse rows without text or label, and control characters
     hold_out: float | None = 0.0  # share of rows kept from the run (None: see `held_share`)
+    budget: float | None = None  # limit of the table's account (None: as it states)
+    budget_file: Path | None = None  # the account (None: the one next to the table, if any)
 
     def __post_init__(self) -> None:
         """Refuse a missing file, and file options for a table in memory."""
         if self.hold_out is not None:
             check_number("`hold_out`", self.hold_out, HOLD_OUT)
+        if self.budget is not None:
+            check_number("`budget`", self.budget, EPSILON)
         _ = self.layout  # it checks itself
         check_there(self.data)
         given = [n for n in ("split", "delimiter", "encoding") if getattr(self, n) is not None]
@@ -120,6 +129,8 @@ class Source:
         names = tuple(name for name in listed if name is not None)
         same = reading.keys() - rules.keys() - {"columns", "kinds", "ranges"}
         others: dict[str, Any] = {n: reading[n] for n in same}
+        if others.get("budget_file") is not None:
+            others["budget_file"] = Path(others["budget_file"])
         others |= {"prompt": prompt, "owner": owner, "hold_out": hold_out, "columns": columns}
         return cls(data, text, names, labels=labels, **others)
 
@@ -127,6 +138,37 @@ class Source:
     def layout(self) -> Layout:
         """How to read a text file."""
         return Layout(self.encoding, self.delimiter, self.strict, multiline=self.multiline)
+
+    @property
+    def account_file(self) -> Path | None:
+        """The file of the table's account, or None if the table has no account and needs none.
+
+        Every path that leads to the table leads to the same account.
+
+        Raises:
+            InputError: a limit is stated for a table without a file, or another account is named
+                than the one next to the table.
+        """
+        beside = None
+        if not isinstance(self.data, pd.DataFrame) and Path(self.data).exists():
+            table = Path(self.data).resolve()
+            beside = table.with_name(table.name + ACCOUNT)
+            if os.path.lexists(beside):
+                if self.budget_file and self.budget_file.resolve() != beside.resolve():
+                    raise InputError(f"{beside}: is this table's account. Leave out `budget_file`.")
+                return beside
+        if self.budget is None or self.budget_file:
+            return self.budget_file
+        if beside is None:
+            raise InputError("`budget`: this table has no file. Name its account: `budget_file`.")
+        return beside
+
+    def open_account(self, command: str, progress: Progress, writes: bool = True) -> Account | None:
+        """Return the account that a run of this command counts in, if there is one."""
+        from twinset.run.budget import Account
+
+        given = self.budget, self.owner, command, progress, writes
+        return None if self.account_file is None else Account(self.account_file, *given)
 
     @property
     def reading(self) -> dict[str, Any]:
@@ -210,6 +252,7 @@ class Run:
     folder: RunFolder | None = None  # None: nothing is kept
     tokens_folder: Path | None = None  # private to its owner (None: tokens are in memory)
     group: ProcessGroup | None = None  # processes that form clipped sums (None: this one alone)
+    account: Account | None = None  # the table's (None: it has none, or nothing is spent)
     # set by `read`
     records: Records = field(init=False)  # private, without those held out
     held_out: Records | None = None

@@ -266,14 +266,18 @@ def open_lock(final: Path, more: int = 0) -> IO[bytes]:
 
 
 @contextmanager
-def hold_lock(final: Path) -> Iterator[None]:
-    """Hold the lock file next to `final`. The kernel frees it whenever the process dies."""
+def hold_lock(final: Path, waits: bool = False) -> Iterator[None]:
+    """Hold the lock file next to `final`. The kernel frees it whenever the process dies.
+
+    If another process holds it, wait for that one or refuse.
+    """
     path, is_there = place_near(final, "lock"), False
+    way = fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB)
     while not is_there:  # its last holder may remove the file between our open and our lock
         with ExitStack() as stack:
             file = stack.enter_context(open_lock(final, os.O_CREAT))
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, way)
             except BlockingIOError:
                 raise InputError(
                     f"{final}: another run is writing it. Wait for it, or choose another `run`."

@@ -117,6 +117,8 @@ def read(run: Run) -> None:
     """Read and check the table, load the base model and hold rows out, quickest checks first."""
     with timed(run, "read"):
         source, config, progress = run.source, run.config, run.progress
+        if run.account is not None:
+            run.account.check(config.privacy.target_epsilon is not None)
         if source.owner is not None and config.privacy.group_size is not None:
             raise InputError(
                 "`group_size` is for records that are protected one by one, but `owner` protects "
@@ -161,6 +163,8 @@ def select(run: Run, spends: bool = True) -> None:
         config, source, records = run.config, run.source, run.records
         seed = config.privacy.insecure_noise_seed
         run.randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
+        if not (run.folder and run.folder.is_resumed):  # a resumed run has entered before
+            releases.enter_account(run)
         found, whose = releases.find_label_values(run, spends)
         if records.others is not None:
             counts = len(records.units(config)), config.privacy, records.others.shape[1], run.most
@@ -252,6 +256,8 @@ def count(run: Run) -> None:
         for warning in run.plan.warnings:
             progress.warn(warning)
         run.resumed = resumed = run.checkpoints.resume_state() if run.checkpoints else None
+        if not resumed:
+            releases.enter_account(run)
         if resumed:
             run.template = resumed.template  # it was chosen before
         run.ledger = resumed.ledger if resumed else releases.open_ledger(run)
@@ -322,9 +328,13 @@ def train(run: Run) -> None:
                 )
             )
             if is_last and run.checkpoints:
-                run.checkpoints.count_lost(
-                    policy.event, releases.teacher_event(run), run.ledger.record
-                )
+                teacher = releases.teacher_event(run)
+                run.checkpoints.count_lost(policy.event, teacher, run.ledger.record)
+                if run.resumed:
+                    ahead = [policy.event] * left
+                    if teacher is not None and not run.resumed.teacher:
+                        ahead.append(teacher)
+                    releases.enter_account(run, [*run.ledger.events, *ahead])
             context = StepContext(
                 records=tokens,
                 plan=plan,

@@ -8,11 +8,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 
-from twinset.privacy.accounting.accountant import epsilon, group_epsilon
+from twinset.privacy.accounting.accountant import epsilon, group_epsilon, left_of
 from twinset.privacy.accounting.events import (
+    Event,
     IndividualGaussian,
     MaskedAccess,
     NonPrivateAccess,
@@ -209,6 +211,53 @@ def _assumptions(ledger: Ledger, theorem: Theorem, spent: float) -> list[tuple[b
             "for word, so choose a far smaller delta",
         ),
     ]
+
+
+@dataclass(frozen=True)
+class Total:
+    """What several runs on one table guarantee together. ε and δ are None if it is nothing.
+
+    Args:
+        epsilon: ε of every unit.
+        delta: δ.
+        reason: why nothing is guaranteed.
+    """
+
+    epsilon: float | None
+    delta: float | None
+    reason: str = ""
+
+
+def total(ledgers: Sequence[Ledger]) -> Total:
+    """Return what all runs guarantee together, by composing the events of all their ledgers.
+
+    Guarantee: see `theorems.SEVERAL_RUNS`. δ of the Gaussian sums is the smallest that any run has
+    for them. The δ of all selections of label values are added to it. So the total of one run is
+    its own (ε, δ), and no further run makes ε smaller. Nothing is guaranteed if one run has no
+    guarantee, the runs protect different units, mask with different detectors, or δ is not below
+    1/N.
+
+    >>> total([])
+    Total(epsilon=None, delta=None, reason='there is no run')
+    """
+    if not ledgers:
+        return Total(None, None, "there is no run")
+    kinds, events = dict[tuple[object, ...], int](), list[Event]()
+    for number, ledger in enumerate(ledgers, start=1):
+        claim = guarantee(ledger)
+        if claim.epsilon is None:
+            return Total(None, None, f"run {number} of {len(ledgers)} has no guarantee")
+        masked = {event for event in ledger.events if isinstance(event, MaskedAccess)}
+        kinds.setdefault((claim.unit, claim.neighbouring, frozenset(masked)), number)
+        events += [event for event in ledger.events if event not in masked]
+    if len(kinds) > 1:
+        units = " and ".join(f"{kind[0]} (run {number})" for kind, number in kinds.items())
+        return Total(None, None, f"its runs protect different units: {units}")
+    of_sums = min(left_of(ledger.delta, ledger.events) for ledger in ledgers)
+    delta = of_sums - left_of(0.0, events)
+    if not delta * max(ledger.records for ledger in ledgers) < 1:
+        return Total(None, None, "the δ of its runs together is not below 1/N")
+    return Total(epsilon(events, delta), delta)
 
 
 LITTLE = 0.99  # from this belief on, the bound alone rules out next to nothing

@@ -343,6 +343,20 @@ HELD_OUT = Theorem(
     source="RUN, for each outcome of the coins",
 )
 
+SEVERAL_RUNS = Theorem(
+    statement=(
+        "Several runs on one table are together one mechanism, whose events are those of all their "
+        "ledgers. Each run may use other columns, other rows held out and another N, which are "
+        "public. A record that some runs do not use is protected at least as well. All must "
+        "protect the same units against the same change. The options of a run must not depend on "
+        "what earlier runs released. Where they do, this is no theorem, because composition is of "
+        "mechanisms that are fixed before. For runs without training it holds even then."
+    ),
+    source="TRAINING. For why fixed options matter, see Rogers et al. 2016, 'Privacy Odometers and "
+    "Filters', and for Gaussian releases Smith and Thakurta 2022, 'Fully Adaptive Composition for "
+    "Gaussian Differential Privacy'",
+)
+
 CLASSIFIER = Theorem(
     statement=(
         "With a budget, a classifier's weights are what TRAINING leaves of them, rows being "
