@@ -33,7 +33,7 @@ from twinset.commandline.common import (
 )
 from twinset.commandline.entry_point import with_flags
 from twinset.config import ROWS
-from twinset.config.options import ANY_POLICY, OPTIONS, TABLE, run_config, run_options
+from twinset.config.options import ANY_POLICY, BUDGET, OPTIONS, TABLE, run_config, run_options
 from twinset.errors import InputError, Stopped, VerificationError
 from twinset.files.environment import shell_line
 from twinset.models.device import AUTO
@@ -110,7 +110,7 @@ def demo(
         Screen().print(made)
 
 
-@takes(*ANY_POLICY)
+@takes(*ANY_POLICY, *BUDGET)
 def compare(
     data: Data,
     *,

@@ -189,7 +189,14 @@ def compare_policies(
     seeds = range(config.training.seed, config.training.seed + request.seeds)
     keys = [(name, seed) for seed in seeds for name in (REAL_ROWS, BASELINE, *configs)]
     missing = [key for key in keys if key not in results.rows]
-    if missing:  # trials load a model
+    if missing:
+        # Each model counts in the table's account, if there is one.
+        if account := request.source.open_account("compare", progress):
+            of_account = {"budget": request.source.budget, "budget_file": account.file}
+            data = replace(data, account=of_account)
+            for each in (configs[name] for name, _ in missing if name in configs):
+                account.check(each.privacy.target_epsilon is not None)  # before slow work
+        # trials load a model
         trials = PolicyTrials(data, request, config, progress)
     for number, (name, seed) in enumerate(missing, start=1):
         progress.say(f"run {number} of {len(missing)}: {name}, seed {seed}")

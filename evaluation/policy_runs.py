@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -78,13 +78,15 @@ class Data:
     template: Template
     text: str  # name of the text column
     attributes: tuple[str, ...]  # names of the label columns
+    account: Mapping[str, Any] = field(default_factory=dict)  # that models count in, for `Source`
 
     def train_twin(
         self, frame: pd.DataFrame, config: RunConfig, rows: int, progress: Progress
     ) -> tuple[TwinModel, Twin]:
         """Fine-tune on a table of these columns, and write `rows` rows."""
         known = LabelRules().settled(self.train.schema, self.train.whose)
-        source = Source(frame, self.text, self.attributes, prompt=self.template, labels=known)
+        columns: dict[str, Any] = {"prompt": self.template, "labels": known, **self.account}
+        source = Source(frame, self.text, self.attributes, **columns)
         return train_twin(source, config, rows, progress)
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def train_twin(
     training = replace(config.training, max_minutes=None)
     changed = replace(config, privacy=privacy, training=training)
 
-    prepared = prepare(source, changed)
+    prepared = prepare(source, changed, command="compare")
     if settled(config, len(prepared.records)).training != config.training:
         progress.say(TRAINED_ALL_THE_SAME)
     model = finetune(prepared, progress)

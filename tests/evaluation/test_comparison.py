@@ -13,6 +13,7 @@ from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import REDRAWS, reviews
 from twinset.commandline.entry_point import STOPPED
 from twinset.config.options import run_config
+from twinset.run.budget import Book
 
 GIVEN = ["compare", "train.csv", "--text", "text", "--attribute", "sentiment", "--quiet"]
 GIVEN += ["--rows", "8", "--steps", "2", "--batch-size", "8", "--max-tokens", "64"]
@@ -85,6 +86,25 @@ def test_from_the_command_line_to_its_files_with_a_stop_in_between(compare, monk
     monkeypatch.setattr("evaluation.comparison.write_figure", lambda results, path: None)
     assert compare(*given).code == 0  # nothing is left to do
     assert not runs and json.loads(before)["rows"] == stored()["rows"]
+
+
+def test_each_model_counts_in_the_account_of_the_table(compare, monkeypatch):
+    monkeypatch.setattr("evaluation.comparison.write_figure", lambda results, path: None)
+    Path("out.png").touch()
+    given = ("--seeds", "1", "--epsilon", "4", "--budget", "4.2", "--policies")
+    outcome = compare(*given, "uniform")
+    assert outcome.code == 0, outcome.err
+    file = Path("train.csv.budget.json")
+    (own,) = Book.load(file).runs
+    assert (own.command, own.is_ended, own.ledger.records) == ("compare", True, 80 + sum(COPIES))
+    before = file.read_bytes()
+    for more, said in (
+        ((*given, "uniform,none"), "this run is without privacy"),
+        ((*given[2:], "uniform", "--seeds", "2"), "This run would bring it to"),
+    ):
+        refused = compare(*more)
+        assert refused.code == 2 and said in refused.err and file.read_bytes() == before
+    assert compare(*given, "uniform").code == 0  # what is there is shown, whatever the limit is
 
 
 @pytest.mark.parametrize(
