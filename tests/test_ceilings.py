@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (26_100, 20_500),
+    "twinset": (26_020, 20_500),
     "twinset/commandline": (1_155, 900),
     "twinset/run": (3_640, 2_200),  # accounts of tables
     # The spellings of cells that come back took 560: dates, numbers, identifiers, yes and no. How
@@ -52,14 +52,14 @@ LINES = {
     "twinset/files": (450, 400),
     # without papers and bench. One reading of real rows for three commands, labels by value. The
     # other columns took 540: their distances, models, pictures, and attacks on them. The demo took
-    # 20 to fit itself into its time.
-    "evaluation": (8_270, 7_500),
+    # 20 to fit itself into its time, and a comparison ten for accounts.
+    "evaluation": (8_280, 7_500),
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
     # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
-    "tests": (20_920, 16_000),
+    "tests": (20_900, 16_000),
 }
-MOST_FILES = 269  # goal 250. The other columns took twelve, replay one, signatures and accounts two.
+MOST_FILES = 268  # goal 250. Columns took twelve, replay one, signatures two, accounts two.
 LONGEST_FILE = 610  # goal 600
 FUNCTIONS_PER_1000_LINES = 38.5
 CALLED_ONCE = 62
