@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (26_020, 20_500),
+    "twinset": (26_045, 20_500),
     "twinset/commandline": (1_155, 900),
     "twinset/run": (3_640, 2_200),  # accounts of tables
     # The spellings of cells that come back took 560: dates, numbers, identifiers, yes and no. How
@@ -57,7 +57,7 @@ LINES = {
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
     # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
-    "tests": (20_900, 16_000),
+    "tests": (20_940, 16_000),
 }
 MOST_FILES = 268  # goal 250. Columns took twelve, replay one, signatures two, accounts two.
 LONGEST_FILE = 610  # goal 600
