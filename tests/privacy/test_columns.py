@@ -8,9 +8,12 @@ all. Each check has a control that fails.
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from twinset.config.plan import least_threshold
 from twinset.privacy.mechanism import columns as mechanism
+from twinset.privacy.mechanism import vector_sum
 from twinset.privacy.mechanism.columns import release_histograms, release_pair_scores, unit_weights
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.vector_sum import UNIT_STEPS, VectorSum
@@ -179,6 +182,42 @@ def test_a_domain_that_is_read_from_the_table_is_caught(replay, monkeypatch):
         found.append(run.columns)
         replay.begin_again()
     assert found[0] != found[1]
+
+
+@st.composite
+def records_of_units(draw):
+    """Codes of a few columns for a few records, their owners, and which owner is left out."""
+    owners = draw(st.lists(st.integers(0, 3), min_size=1, max_size=10))
+    sizes = draw(st.lists(st.integers(1, 4), min_size=2, max_size=4))
+    codes = [
+        np.array(draw(st.lists(st.integers(-1, n - 1), min_size=len(owners), max_size=len(owners))))
+        for n in sizes
+    ]
+    return owners, sizes, codes, draw(st.sampled_from(owners))
+
+
+@given(records_of_units())
+def test_any_unit_moves_histograms_and_scores_by_their_bounds(found):
+    owners, sizes, codes, gone = found
+    pairs = [(a, b) for b in range(len(sizes)) for a in range(b)]
+    moved = []
+
+    def keep(sums, deviation, randomness):
+        moved.append(sums.numpy().copy())
+        return sums
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mechanism, "add_gaussian_", keep)
+        patch.setattr(vector_sum, "add_gaussian_", keep)
+        for left in (owners, [o for o in owners if o != gone]):
+            units = [[i for i, o in enumerate(owners) if o == own] for own in sorted({*left})]
+            weights = unit_weights(units, len(owners))
+            release_histograms(codes, sizes, weights, 1.0, Randomness.for_tests(0))
+            mean = lambda a, b: np.full((sizes[a], sizes[b]), 0.3)  # noqa: E731
+            release_pair_scores(codes, sizes, pairs, mean, weights, 1.0, Randomness.for_tests(0))
+    counts, scores, fewer_counts, fewer_scores = moved
+    assert np.linalg.norm(counts - fewer_counts) <= 1
+    assert np.abs(scores - fewer_scores).max() <= 1  # so all of them move by √P at most
 
 
 def test_histograms_have_the_stated_noise():

@@ -5,6 +5,8 @@ The noise itself is tried in `test_noise`. The audit attacks them.
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from twinset.privacy.mechanism.counts import (
     LengthBins,
@@ -15,6 +17,7 @@ from twinset.privacy.mechanism.counts import (
     without_negatives,
 )
 from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.vector_sum import UNIT_STEPS, VectorSum
 
 # -- labels ----------------------------------------------------------------------------------------
 
@@ -35,6 +38,27 @@ def test_the_public_set_must_have_every_label_and_an_error_tells_none():
     with pytest.raises(ValueError, match="row 2 ") as error:
         release_label_counts(labels, public, 1.0, Randomness.for_tests(0))
     assert "secret" not in str(error.value)
+
+
+PUBLIC = [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+LABELS = st.lists(st.sampled_from(PUBLIC), max_size=8)
+
+
+@given(LABELS, st.integers(1, 3).flatmap(lambda m: st.tuples(
+    st.just(m), st.lists(st.sampled_from(PUBLIC), min_size=m, max_size=m)
+)), st.randoms())  # fmt: skip
+def test_a_unit_moves_label_counts_by_the_most_that_noise_is_for(others, unit, random):
+    """By at most m in length, wherever its m records stand among others. In σm that is 1 / σ."""
+    most, own = unit
+    table = [*others, *own]
+    random.shuffle(table)
+    # noise of one seed, so small that rounding removes it
+    used, unused = (
+        np.array(release_label_counts(each, PUBLIC, 1e-3, Randomness.for_tests(1), most)[0])
+        for each in (table, others)
+    )
+    assert used.tolist() == [table.count(c) for c in PUBLIC]
+    assert 0 < np.linalg.norm(used - unused) <= most
 
 
 # -- tokens and lengths ----------------------------------------------------------------------------
@@ -87,6 +111,42 @@ def test_a_unit_moves_the_counts_by_the_length_that_noise_is_measured_in(gone):
     assert 0 < np.linalg.norm(change) <= LONGEST
     owner = [TEXTS[gone][0]] * 5 + [TEXTS[0][0]] * 3  # of many texts
     assert np.linalg.norm(flat(released([owner])[0])) <= LONGEST
+
+
+IDS = st.lists(st.integers(0, VOCABULARY - 1), max_size=80)
+ONE_TEXT = st.tuples(IDS, st.tuples(st.integers(0, 1), st.integers(0, 1)))
+OWNER = st.lists(ONE_TEXT, max_size=4)
+
+
+def check_sensitivity(others, unit, at):
+    """One more unit moves the whole sum by at most 1, and by the same whole numbers everywhere."""
+    sums = []
+
+    def keep(total, *given):
+        sums.append(total._sum.copy())
+        return np.zeros(len(total._sum))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(VectorSum, "release", keep)
+        for units in ([*others[:at], unit, *others[at:]], others, [unit], []):
+            released(units)
+    used, unused, alone, empty = sums
+    assert (used - unused == alone - empty).all()
+    assert np.linalg.norm(alone / UNIT_STEPS) <= 1
+
+
+@given(st.lists(OWNER, max_size=4), OWNER, st.integers(0, 4))
+def test_any_unit_moves_the_marginals_by_its_own_vector_alone(others, unit, at):
+    check_sensitivity(others, unit, at)
+
+
+def test_texts_of_an_owner_that_are_not_averaged_are_caught(monkeypatch):
+    def sum_of_texts(self, vectors, places=slice(None)):
+        self._sum[places] += np.trunc(vectors * UNIT_STEPS * 2).astype(np.int64).sum(0)
+
+    monkeypatch.setattr(VectorSum, "add", sum_of_texts)
+    with pytest.raises(AssertionError):
+        check_sensitivity([], [TEXTS[2][0]] * 2, 0)
 
 
 @pytest.mark.parametrize("bins", [BINS, None])
