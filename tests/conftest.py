@@ -53,7 +53,7 @@ def make_tokenizer(eos: str = "<|endoftext|>"):
     )
 
 
-def _save(folder: Path, config: str, **sizes) -> Path:
+def save_tiny(folder: Path, config: str, **sizes) -> Path:
     """Save a random model of a family, and its tokenizer."""
     import torch  # not at the top: workers start when this file is read
 
@@ -72,14 +72,14 @@ def _save(folder: Path, config: str, **sizes) -> Path:
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory) -> Path:
     """Folder of a random two-layer GPT-2 (tied embeddings, Conv1D) and its tokenizer."""
-    return _save(tmp_path_factory.mktemp("tiny-gpt2"), "GPT2Config")
+    return save_tiny(tmp_path_factory.mktemp("tiny-gpt2"), "GPT2Config")
 
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory) -> Path:
     """Folder of a random two-layer Llama (tied embeddings, grouped-query attention)."""
     sizes = LLAMA | {"intermediate_size": 48, "tie_word_embeddings": True}
-    return _save(tmp_path_factory.mktemp("tiny-llama"), "LlamaConfig", **sizes)
+    return save_tiny(tmp_path_factory.mktemp("tiny-llama"), "LlamaConfig", **sizes)
 
 
 @pytest.fixture(scope="session")
