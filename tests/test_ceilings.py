@@ -57,9 +57,10 @@ LINES = {
     "evaluation/papers": (1_800, 1_800),
     "evaluation/bench": (1_500, 1_500),
     # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
-    "tests": (20_940, 16_000),
+    # replay took 800: ways, neighbours, faults, lines and refusals, and how far each sum moves
+    "tests": (21_760, 16_000),
 }
-MOST_FILES = 268  # goal 250. Columns took twelve, replay one, signatures two, accounts two.
+MOST_FILES = 269  # goal 250. Columns took twelve, replay two, signatures two, accounts two.
 LONGEST_FILE = 610  # goal 600
 FUNCTIONS_PER_1000_LINES = 38.5
 CALLED_ONCE = 62

@@ -19,6 +19,9 @@ from tests.helpers.commands import ROOT, call, run_twinset
 from tests.helpers.evaluated import quickly, reviews, without_downloads
 from tests.helpers.handover import write_key
 from twinset import api
+from twinset.privacy.accounting import events
+from twinset.privacy.statement import theorems
+from twinset.privacy.statement.theorems import THEOREMS, Theorem
 
 PAGES = (
     "README.md",
@@ -266,6 +269,44 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("link", ["docs/none.md", "docs/cli.md#none", "#none"])
 def test_a_broken_link_is_found(link):
     assert is_broken("README.md", link)
+
+
+# -- the page of theorems --------------------------------------------------------------------------
+
+
+def rows_of_theorems(text: str) -> dict[str, str]:
+    """Return the rows of tables by their first cell."""
+    return {line.split("|")[1].strip(): line for line in text.splitlines() if line[:2] == "| "}
+
+
+def missing_theorems(text: str) -> list[str]:
+    """Return what has no row: a theorem, an event, or a kind of one-time release.
+
+    A row with code or a test that is not there is as good as none.
+    """
+    known = {n: each for n, each in vars(theorems).items() if isinstance(each, Theorem)}
+    assert {id(each) for each in THEOREMS.values()} <= {id(each) for each in known.values()}
+    once = [what for n, what in vars(events).items() if isinstance(what, str) and n.isupper()]
+    names = [*known, *(f"gaussian_release: {what}" for what in once)]
+    names += [kind for kind in events.KINDS if kind != "gaussian_release"]
+    rows, found = rows_of_theorems(text), []
+    for name in names:
+        row = rows.get(name, "")
+        code = re.findall(r"`([\w/]+[.]py)`", row)
+        tests = re.findall(r"\]\(\.\./(tests/[\w/]+[.]py)\)", row)
+        places = [ROOT / "twinset" / path for path in code if not path.startswith("evaluation")]
+        places += [ROOT / path for path in [*tests, *code] if path.startswith(("test", "eval"))]
+        if not (code and tests and all(path.is_file() for path in places)):
+            found.append(name)
+    return found
+
+
+def test_every_theorem_and_event_has_its_row():
+    text = (ROOT / "docs/theorems.md").read_text("utf-8")
+    assert missing_theorems(text) == []
+    assert missing_theorems(text.replace("| TEACHER |", "| TEACHERS |")) == ["TEACHER"]
+    gone = text.replace("test_label_selection.py)", "test_of_nothing.py)")
+    assert missing_theorems(gone) == ["LABEL_VALUES", "label_selection"]
 
 
 def test_pre_commit_runs_the_ruff_that_is_pinned():
