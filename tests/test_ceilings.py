@@ -58,7 +58,7 @@ LINES = {
     "evaluation/bench": (1_500, 1_500),
     # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
     # replay took 800: ways, neighbours, faults, lines and refusals, and how far each sum moves
-    "tests": (21_760, 16_000),
+    "tests": (21_775, 16_000),
 }
 MOST_FILES = 269  # goal 250. Columns took twelve, replay two, signatures two, accounts two.
 LONGEST_FILE = 610  # goal 600

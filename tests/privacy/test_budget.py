@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from tests.helpers.commands import GOOD, OWNED, arguments, call
+from tests.helpers.commands import GOOD, OWNED, arguments, call, fitted_scale
 from twinset.errors import InputError
 from twinset.policies import policy_names
 from twinset.privacy.accounting.accountant import (
@@ -446,6 +446,37 @@ def test_a_crash_keeps_the_plan_and_a_resumed_run_counts_once(place, tiny_base, 
     assert planned.ledger.events == ended.ledger.events
     before = place.read_bytes()
     assert make(tiny_base, *given, "--resume").code == 0 and place.read_bytes() == before
+
+
+SPENDS = {
+    "columns": ("--columns", "all", "--steps", "0"),
+    "counts, steps and a teacher": ("--marginal-share", "0.4", "--teacher-share", "0.2"),
+    "spans": ("--noise-policy", "selective"),
+    "published": ("--noise-policy", "importance", "--policy-form", "published"),
+    "weights": ("--noise-policy", "adaptive", "--weight-scale", "scale.json"),
+}
+
+
+@pytest.mark.parametrize("more", SPENDS.values(), ids=SPENDS)
+def test_no_run_spends_more_than_it_entered_with(place, tiny_base, monkeypatch, more):
+    if "scale.json" in more:
+        fitted_scale(place.parent, tiny_base)
+    cities = [("York", "Leeds")[i % 7 < 3] for i in range(60)]
+    GOOD.assign(city=cities, age=[20 + i % 50 for i in range(60)]).to_csv("t.csv", index=False)
+    entered, plain = [], Account.enter
+
+    def enter(self, *given):
+        plain(self, *given)
+        entered.append(Book.load(place).total)
+
+    monkeypatch.setattr(Account, "enter", enter)
+    made = make(tiny_base, "--run", "r", "--epsilon", "20", "--budget", "100", *more)
+    assert made.code == 0, made.err
+    spent, own = Book.load(place).total, guarantee(Ledger.load(Path("r/model/ledger.json")))
+    assert spent.epsilon == pytest.approx(own.epsilon, rel=1e-9) and spent.delta == own.delta
+    assert len(entered) == 2
+    for planned in entered:
+        assert spent.epsilon <= planned.epsilon * budget.ROUNDING
 
 
 def test_a_run_that_is_refused_before_its_ledger_counts_only_what_it_selected(
