@@ -37,6 +37,7 @@ FRAME = pd.DataFrame(
 LABELS = rng.integers(0, 2, N)
 OWNERS = [[i, i + 1, i + 2] for i in range(0, N, 3)]
 ALONE = [[i] for i in range(N)]
+SIGMA, SHARE = 1.0, 1e-7  # of the event in the ledger, and δ of the selection
 # What the one unit that is used or left out may hold.
 ODD = {
     "a value that no other has": {"city": "Nowhere", "age": 19},
@@ -57,6 +58,7 @@ class Replay:
     def __init__(self) -> None:
         self.outputs, self.taken, self.is_first = [], 0, True
         self.sums, self.counts = [], []  # of the present run: exact sums with their bounds
+        self.multipliers = []  # of noise, for each sum
 
     def begin_again(self):
         exact = self.sums, self.counts
@@ -71,6 +73,7 @@ class Replay:
 
     def add_gaussian(self, scores, deviation, randomness):
         self.sums.append((scores.numpy().copy(), len(scores) ** 0.5))
+        self.multipliers.append(deviation / len(scores) ** 0.5)
         return self.play(scores + 0.3 * deviation)
 
     def select(self, texts, selection, randomness):
@@ -85,6 +88,7 @@ def replay(monkeypatch):
     def release_sum(total, sigma, randomness):
         exact = total._sum / UNIT_STEPS
         found.sums.append((exact, 1.0))
+        found.multipliers.append(sigma)
         noise = np.random.default_rng(len(found.sums)).normal(0, sigma, len(exact))
         return found.play(exact + noise)
 
@@ -94,11 +98,11 @@ def replay(monkeypatch):
     return found
 
 
-def release_of(frame, units):
-    selection = least_threshold(2.0, frame.shape[1], 3, 1, 1e-7)
+def release_of(frame, units, record=lambda event: None):
+    selection = least_threshold(2.0, frame.shape[1], 3, 1, SHARE)
     private = PrivateColumns({c: frame[c] for c in frame}, LABELS, 2, units)
     rules, noise = ColumnRules(), Randomness.for_tests(0)
-    return ColumnRelease(private, rules, 1.0, selection, lambda event: None, noise)
+    return ColumnRelease(private, rules, SIGMA, selection, record, noise)
 
 
 def model_of(frame, units):
@@ -165,6 +169,37 @@ def test_a_planted_fault_of_sensitivity_is_caught(replay, monkeypatch, fault):
     monkeypatch.setattr(*fault)
     with pytest.raises(AssertionError):
         check_sensitivity(replay, ODD["a value that no other has"], OWNERS)
+
+
+def check_spending(replay):
+    """All noise that was drawn is at least that of the event, and δ of the selection no more."""
+    recorded = []
+    release_of(FRAME, ALONE, recorded.append).find_model([N / 2, N / 2])
+    assert sum(sigma**-2 for sigma in replay.multipliers) <= SIGMA**-2 * (1 + 1e-9)
+    assert [event.delta(1) <= SHARE for event in recorded] == [True]
+
+
+scores_of = release.release_pair_scores
+SPENT_TWICE = {
+    "parts of more than all": ("PAIRS", 0.5),
+    "one score's noise for all": (
+        "release_pair_scores",
+        lambda *given: scores_of(*given[:5], given[5] / len(given[2]) ** 0.5, given[6]),
+    ),
+    "a threshold of ten times δ": (
+        "least_threshold",
+        lambda *given: least_threshold(*given[:4], 10 * given[4]),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", [None, *SPENT_TWICE])
+def test_all_parts_together_spend_what_the_ledger_says(replay, monkeypatch, fault):
+    if fault is None:
+        return check_spending(replay)
+    monkeypatch.setattr(release, *SPENT_TWICE[fault])
+    with pytest.raises(AssertionError):
+        check_spending(replay)
 
 
 def test_a_domain_that_is_read_from_the_table_is_caught(replay, monkeypatch):
