@@ -305,6 +305,12 @@ def release(
         int, typer.Option(help="Members and non-members to try.", **ATTACKED.limits)
     ] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of what is drawn.", **SEEDS.limits)] = 0,
+    max_auroc: Annotated[
+        float | None, typer.Option(min=0.5, max=1, help="Fail if an attack's AUROC is above it.")
+    ] = None,
+    max_copied: Annotated[
+        int | None, typer.Option(min=0, help="Fail if more twin rows are near-duplicates.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="JSON file. A run keeps its own.")] = None,
     quiet: Quiet = False,
     log_file: LogFile = None,
@@ -315,7 +321,7 @@ def release(
     from twinset.commandline.console import Console
 
     with Console(quiet, log_file) as progress:
-        from .leakage.audits import FILE, AuditRequest, audit_release
+        from .leakage.audits import FILE, AuditRequest, audit_release, check_limits
         from .release import Release, open_real_rows
 
         attacked = Release.read(release, run, given.get("device", AUTO))
@@ -326,6 +332,8 @@ def release(
     kept.save(findings)
     _show_findings(findings, as_json)
     _say_where(kept)
+    if over := check_limits(findings, max_auroc, max_copied):
+        raise VerificationError(f"above the limit that you set: {'. '.join(over)}")
 
 
 @audit.command(

@@ -51,7 +51,7 @@ from ..policy_runs import ComparisonRequest, Data, policy_config, read_data, wri
 from ..release import AS_THEY_ARE, Forms, Release, Twin, records_to_frame, take_records
 from ..utility.classifiers import SentenceEncoder
 from . import canaries, roc
-from .copies import overlap
+from .copies import NEAR, TRAIN, overlap
 from .membership import column_attacks, model_attacks, row_losses, text_attacks
 from .names import mean_reciprocal_rank, phone_exposure, replay
 
@@ -142,6 +142,33 @@ def audit_release(
     about = release.about(command, request.members) | about
     scores = (*judged, *measured, *replayed)  # what attacks are worth comes first
     return Findings("audit", about, scores, (curve,), notes=(*notes, *more, *rates))
+
+
+def check_limits(
+    findings: Findings, max_auroc: float | None = None, max_copied: int | None = None
+) -> list[str]:
+    """Return what of an audit's findings is over a limit, one line each. Empty: it passes.
+
+    What was not measured fails. The verdict allows for chance, and a limit does not: with a
+    thousand members and no leak, 19 of 20 AUROCs are within 0.03 of 0.5.
+
+    Args:
+        findings: of `audit_release`.
+        max_auroc: the largest AUROC that any attack may reach.
+        max_copied: the most rows of the twin that may be near-duplicates of members.
+    """
+    over = []
+    for name, limit in ((roc.AUROC, max_auroc), (NEAR, max_copied)):
+        found = [m for m in findings.measured if m.score.name == name and not m.part]
+        if name == NEAR:
+            found = [m for m in found if m.place["against"] == TRAIN]
+        if limit is not None and not found:
+            over.append(f"{name} was not measured")
+        for each in found if limit is not None else ():
+            value = each.score.value * (each.score.n if name == NEAR else 1)
+            if not value <= limit:  # not a number fails, too
+                over.append(f"{name} ({', '.join(each.place.values())}) is {value:.3g}")
+    return over
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from ..utility.classifiers import Encode, encode_tables
 
 RUN = 8  # words of a run that is hardly shared by chance
 TRAIN, HELDOUT = "train", "held-out"
+NEAR = "near-duplicates"
 SAMPLE = "train, as many rows as held-out"
 SHINGLE_WORDS = 3  # a shorter row is its own shingle
 SIMILARITY = 0.8  # of near-duplicates
@@ -65,7 +66,7 @@ def overlap(
     for done, (name, texts) in enumerate(tables.items(), start=1):
         words = number_words(texts, vocabulary)
         copies = int(near_duplicates(twin, words).sum())
-        near = proportion("near-duplicates", copies, twin.rows, "minimise")
+        near = proportion(NEAR, copies, twin.rows, "minimise")
         for score in (*verbatim_scores(twin, words), near):
             measured.append(Measured("leakage", score, {"against": name}))
         progress.count("tables compared", done, len(tables))

@@ -47,6 +47,29 @@ def test_a_twin_that_copies_is_caught_and_one_of_other_rows_is_not(tmp_path, cap
         areas[name] = found.find("AUROC", sees="released rows")
     assert areas["copied"].low > 0.9
     assert areas["fresh"].low < 0.6
+    limits = (
+        ({}, {"copied": 0, "fresh": 0}),
+        ({"max_auroc": 0.75}, {"copied": 1, "fresh": 0}),
+        ({"max_copied": 60}, {"copied": 1, "fresh": 0}),
+        ({"max_copied": 80}, {"copied": 0, "fresh": 0}),
+    )
+    for given, lines in limits:
+        for name, least in lines.items():
+            over = audits.check_limits(Findings.load(tmp_path / f"{name}.json"), **given)
+            assert (len(over) >= least) if least else not over, (name, given, over)
+    nothing = Findings("audit", {}, ())
+    assert audits.check_limits(nothing, 0.5, 0) == [
+        "AUROC was not measured",
+        "near-duplicates was not measured",
+    ]
+
+
+def test_a_limit_of_ones_own_decides_the_exit_code(tmp_path, capsys):
+    reviews(80, seed=0).to_csv("twin.csv", index=False)
+    given = ("audit", "twin.csv", *TABLES, *COLUMNS, "--output", "found.json")
+    ended = run_twinset(capsys, *given, "--max-copied", "0", "--max-auroc", "0.55")
+    assert ended.code == 1 and "near-duplicates (train) is 80" in ended.err
+    assert (tmp_path / "found.json").exists()  # what was found is kept
 
 
 def canaries(capsys, base, *more):
