@@ -149,7 +149,7 @@ def check_limits(
 ) -> list[str]:
     """Return what of an audit's findings is over a limit, one line each. Empty: it passes.
 
-    What was not measured fails. The verdict allows for chance, and a limit does not: with a
+    A number that is missing fails. The verdict allows for chance, and a limit does not: with a
     thousand members and no leak, 19 of 20 AUROCs are within 0.03 of 0.5.
 
     Args:

@@ -402,7 +402,7 @@ def plan_run(
 
 
 def share_run(root: Path, key: Path | None, paths: OutputPaths) -> str | None:
-    """Check a run's twin, sign it, and copy it to `paths.output`. Return who signed it, if anybody.
+    """Check a run's twin, sign it, and copy it to `paths.output`. Return who signed it, or None.
 
     Args:
         root: of the run, or its `share/`.

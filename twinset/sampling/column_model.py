@@ -74,7 +74,7 @@ class ColumnModel:
     ) -> pd.DataFrame:
         """Return cells (n, A) for rows of these label combinations (n,), given by number.
 
-        `texts` has what was written for the columns `self.texts` of each row. Where the model says
+        `texts` has the lines written for the columns `self.texts` of each row. Where the model says
         that a row has a gap, it is not used.
         """
         rng = np.random.default_rng([seed, 53])
