@@ -309,7 +309,8 @@ def release(
         float | None, typer.Option(min=0.5, max=1, help="Fail if an attack's AUROC is above it.")
     ] = None,
     max_copied: Annotated[
-        int | None, typer.Option(min=0, help="Fail if more twin rows are near-duplicates.")
+        int | None,
+        typer.Option(min=0, max=10**9, help="Fail if more twin rows are near-duplicates."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="JSON file. A run keeps its own.")] = None,
     quiet: Quiet = False,

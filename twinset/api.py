@@ -55,6 +55,7 @@ class Reading(TypedDict, total=False):
         encoding: encoding of a CSV or JSON file. Detected by default.
         multiline: take lines within quotes of a CSV as text, even if they look like rows.
         strict: refuse rows without text or label, and odd characters, instead of cleaning them.
+        each_row_is_someone: no person has several rows, whatever a column looks like.
         budget: limit on the ε of all runs on this table together. It opens the table's account.
         budget_file: the file of this account. By default the table's name with `.budget.json`.
     """
@@ -72,6 +73,7 @@ class Reading(TypedDict, total=False):
     encoding: str | None
     multiline: bool
     strict: bool
+    each_row_is_someone: bool
     budget: float | None
     budget_file: str | Path | None
 
@@ -565,8 +567,7 @@ def generate(
     reading = {name: options.pop(name) for name in Reading.__annotations__ if name in options}
     config = _make_config(base_model, private, options)
     source = Source.of(data, text, attributes, owner, prompt, hold_out, reading)
-    folder = None if run is None else Path(run)
-    file = None if output is None else Path(output)
+    folder, file = (None if place is None else Path(place) for place in (run, output))
     paths = OutputPaths(folder, file, format, overwrite, guard_formulas, resume, accept_spend)
 
     # rows of labels as the command line writes them: "500", "positive=500", "negative,dvd=5"
@@ -606,5 +607,4 @@ def _hashes(twin: pd.DataFrame) -> list[int]:
     """Return a 64-bit hash of each row, whatever types its columns have."""
     import pandas as pd
 
-    found: list[int] = pd.util.hash_pandas_object(twin.astype(str), index=False).tolist()
-    return found
+    return list(pd.util.hash_pandas_object(twin.astype(str), index=False))

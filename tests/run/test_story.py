@@ -46,6 +46,36 @@ def test_options_without_effect_are_refused(tiny_base, source, options, said):
         prepared(tiny_base, source, **options)
 
 
+SEVERAL, ALONE = [f"u{i // 3}" for i in range(60)], [f"u{i}" for i in range(60)]
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "source", "options", "is_asked"),
+    [
+        ("user_id", SEVERAL, {}, {}, True),
+        ("Patient", SEVERAL, {}, {}, True),
+        ("user_id", ALONE, {}, {}, False),
+        ("product_id", SEVERAL, {}, {}, False),
+        ("customer", ["new", "old"] * 30, {}, {}, False),  # hardly people
+        ("user_id", SEVERAL, {"owner": "user_id"}, {}, False),
+        ("user_id", SEVERAL, {"each_row_is_someone": True}, {}, False),
+        ("user_id", SEVERAL, {}, {"epsilon": None}, False),  # nobody is protected anyway
+    ],
+)
+def test_a_run_asks_whose_the_rows_are(tiny_base, name, cells, source, options, is_asked):
+    frame = FRAME[["text", "label"]].assign(**{name: cells})
+    config = run_config({"base_model": str(tiny_base), "teacher_share": 0, **SHORT, **options})
+    asked = Source(frame, "text", ("label",), **source)
+    line = f"'{name}' seems to say whose a row is"
+    if is_asked:
+        with pytest.raises(InputError, match=f"{line}.*`owner={name}`.*`each_row_is_someone"):
+            prepare(asked, config)
+    else:
+        assert not prepare(asked, config).question
+    planned = prepare(asked, config, spends=False)  # a plan only says it
+    assert any(line in note for note in planned.notes) == is_asked
+
+
 def test_comparisons_refuse_owners(tmp_path):
     """They would train on rows one by one, whatever was asked for."""
     FRAME.to_csv(tmp_path / "t.csv", index=False)

@@ -247,7 +247,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
     )
     # `--attribute` is given once for each label column, hence the singular
     same = "text split drop_empty prompt owner delimiter encoding multiline strict hold_out".split()
-    same += ["budget", "budget_file"]
+    same += ["budget", "budget_file", "each_row_is_someone"]
     names = {name: name for name in same} | {"attribute": "attributes"}
     found = {names[k]: v for k, v in given.items() if k in names}
     if "budget_file" in found:

@@ -83,6 +83,9 @@ TABLE = (
     ),
     Option("owner", str, "Column of whose row it is. Protects owners, not rows.", "COLUMN"),
     Option(
+        "each_row_is_someone", bool, "No person has several rows, whatever a column looks like."
+    ),
+    Option(
         "labels",
         str,
         "All public values of a label column, or @FILE with one per line. Repeatable.",

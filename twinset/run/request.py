@@ -59,6 +59,7 @@ class Source:
     drop_empty: bool = False  # leave out all rows without text or label, not only a few
     prompt: Template | str | Path | None = None  # a name, a `.toml` file or the prompt itself
     owner: str | None = None  # column with the owner of a record (None: records are protected)
+    each_row_is_someone: bool = False  # whatever a column looks like, no person has several rows
     labels: LabelRules = LabelRules()  # which label values are public
     columns: ColumnRules = ColumnRules(())  # which other columns are kept, and how they are read
     delimiter: str | None = None  # of a CSV (None detects it)
@@ -258,6 +259,7 @@ class Run:
     held_out: Records | None = None
     held_rows: list[int] = field(default_factory=list)  # their numbers in the table
     base: BaseModel = field(init=False)
+    question: str = ""  # to the owner, before anything is spent
     notes: tuple[str, ...] = ()  # for the owner alone: guesses, rows and columns left out
     # set by `select`
     randomness: Randomness = field(init=False)  # of batches and noise

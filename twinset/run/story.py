@@ -76,6 +76,7 @@ from twinset.sampling.tilt_fitting import (
 )
 from twinset.sampling.twin_model import TwinModel, twin_frame
 from twinset.table.cells import Cells
+from twinset.table.choose import ask_whose
 from twinset.table.columns import Picked
 from twinset.table.read import read_frame
 from twinset.table.records import Records, records_from_frame, without_reserved
@@ -134,6 +135,10 @@ def read(run: Run) -> None:
         check_device(config.speed.device, config.speed.processes)
         private = run.folder.internal if run.folder else run.tokens_folder
         frame, records, run.notes = read_source(source, progress, private)
+        is_asked = config.privacy.target_epsilon is not None and not source.each_row_is_someone
+        if is_asked and source.owner is None:
+            labels = [attribute.name for attribute in records.schema.attributes]
+            run.question = ask_whose(frame, [records.schema.text, *labels], source.name)
         check_base(config.training.base_model)
         run.base = load_base(
             config.training.base_model, device=config.speed.device, say=progress.say
@@ -161,6 +166,9 @@ def select(run: Run, spends: bool = True) -> None:
     """
     with timed(run, "select"):
         config, source, records = run.config, run.source, run.records
+        if run.question and spends:
+            raise InputError(run.question)
+        run.tell(*[run.question] * bool(run.question))
         seed = config.privacy.insecure_noise_seed
         run.randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
         if not (run.folder and run.folder.is_resumed):  # a resumed run has entered before

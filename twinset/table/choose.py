@@ -29,6 +29,13 @@ _LABEL_NAMES = frozenset(
     "emotion verdict polarity grade".split()
 )
 _NAMES = _LABEL_NAMES.union("text review comment title body message date name id".split())
+# What people call a column that says whose a row is, and how often its values must repeat.
+_PEOPLE = re.compile(
+    r"(?i)(user|customer|client|patient|person|people|author|reviewer|member|subject|student"
+    r"|employee|respondent|speaker|sender|subscriber|citizen|resident)s?"
+    r"([\s_.-]*(id|ids|name|key|code|uuid|number|no|nr))?"
+)
+_ROWS_EACH, _FEWEST_PEOPLE = 1.5, 10
 _LIKE_A_NAME = re.compile(r"[a-z][\w.-]{0,39}", re.ASCII)
 _SENTENCE = re.compile(r"[.,;!?]\s|[.,;!]$|[，。！？]")
 _WIDE = re.compile("[\u2e80-\ud7af]")
@@ -197,3 +204,24 @@ def _guess(
             f"{option}, which makes the column's name public."
         )
     return found[0]
+
+
+def ask_whose(frame: pd.DataFrame, taken: Sequence[str], source: str) -> str:
+    """Return a question about a column that seems to say whose a row is, if its values repeat.
+
+    >>> frame = pd.DataFrame({"text": "good", "user_id": [f"u{i // 3}" for i in range(90)]})
+    >>> ask_whose(frame, ["text"], "table").partition(".")[0]
+    "table: 'user_id' seems to say whose a row is, and its values repeat"
+    """
+    for name in frame.columns:
+        if name not in taken and _PEOPLE.fullmatch(name):
+            with suppress(TypeError, NotImplementedError):  # lists and objects are no names
+                filled = frame[name].dropna()
+                people = filled.nunique()
+                if people >= _FEWEST_PEOPLE and len(filled) >= _ROWS_EACH * people:
+                    return (
+                        f"{source}: {name!r} seems to say whose a row is, and its values repeat. "
+                        f"Name it, `owner={name}`, so that all rows of one person are protected "
+                        "together. If no person has several, say `each_row_is_someone=True`."
+                    )
+    return ""
