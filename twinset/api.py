@@ -231,7 +231,7 @@ class Twinset:
             rows: number of rows.
             seed: another seed gives other rows. By default that of `options`.
             where: by column a value that all rows have, or a list of values. For other columns also
-                a range, as in `{"city": "York", "age": (18, 30)}`, and None for a gap.
+                a range with both ends, as in `{"age": (18, 30)}`, and None for a gap.
 
         Returns:
             A table of `rows` rows with the columns of the fitted table, in their order.
@@ -244,7 +244,7 @@ class Twinset:
         sampling = self.config.sampling
         if seed is not None:
             sampling = replace(sampling, seed=seed)
-        model, weights = self.model.given(where or {})
+        model, weights = self.model.given({} if where is None else where)
         counts = proportional(weights, rows)
         with _listening(self._progress) as progress:
             twin = model.sample(counts, sampling, progress)

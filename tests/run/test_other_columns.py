@@ -11,6 +11,7 @@ import pytest
 
 from tests.helpers.commands import arguments, call
 from twinset import Twinset, api
+from twinset.errors import InputError
 from twinset.privacy.accounting.events import COLUMNS, GaussianRelease, LabelSelection
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
@@ -148,6 +149,11 @@ def test_rows_meet_the_conditions_that_are_asked_for(table, tiny_base):
     twin = model.sample(30, where={"city": "York", "gap": None, "old": [True, False]})
     assert set(twin["city"]) == {"York"} and twin["gap"].isna().all()
     assert model.share(twin, "shared").exists()
+    assert call(*given, "--where", "label=pos,neg", "--where", "city=York,Hull").code == 0
+    for where in ({"label": np.array(["pos", "neg"])}, pd.Series({"city": ("York",)})):
+        assert len(model.sample(30, where=where)) == 30
+    with pytest.raises(InputError, match="as a dictionary"):
+        model.sample(30, where="age>3")
     for wrong in ("city=Leeds", "town=York", "id=7", "label=none", "age=900", "review=Fine.", "x"):
         found = call(*given, "--where", wrong)
         assert found.code == 2 and found.err.count("\n") == 1, wrong

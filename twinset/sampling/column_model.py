@@ -122,7 +122,7 @@ class ColumnModel:
         It is exact: conditions go up the tree as messages, and tables are multiplied by them.
 
         Args:
-            where: by column what `Column.matches` takes.
+            where: by column what `Column.select` takes.
 
         Returns:
             A model for `draw`, and (C,) the share of each label combination's rows that meet the
@@ -132,31 +132,30 @@ class ColumnModel:
             InputError: a column is not in the model, or no row can meet the conditions on it.
         """
         places = {column.name: number for number, column in enumerate(self.columns)}
-        wanted = dict[int, np.ndarray]()  # (size,) of the value
+        columns, all_bins = list(self.columns), list(self.bins)
+        shares, tables = list(self.shares), list(self.tables)
+        said = {n: np.ones((len(self.tables[n]), self.tables[n].shape[2])) for n in self.order}
         for name, value in where.items():
             number = places.get(name, -1)
             if number not in self.order or self.columns[number].kind == TEXT:
                 asked = [c.name for i, c in enumerate(self.columns) if i in self.order]
                 known = [n for n in asked if self.columns[places[n]].kind != TEXT]
                 raise InputError(f"`where`: cannot ask for {name!r}. Choose from {known}.")
-            wanted[number] = self.columns[number].matches(value) & (self.bins[number] >= 0)
-            if not wanted[number].any():
-                raise InputError(
-                    f"`where`: no row can have this {name!r}. It is a {self.columns[number].about}."
-                )
-        shares, tables = list(self.shares), list(self.tables)
-        said = {n: np.ones((len(self.tables[n]), self.tables[n].shape[2])) for n in self.order}
+            columns[number], origin, share = self.columns[number].select(value)
+            bins = all_bins[number] = self.bins[number][origin]
+            if not share[bins >= 0].any():
+                about = self.columns[number].about_steps
+                raise InputError(f"`where`: no row can have this {name!r}. It is a {about}.")
+            before = np.bincount(self.bins[number] + 1, self.shares[number])  # first those left out
+            wanted = self.shares[number][origin] * share
+            kept = np.bincount(bins + 1, wanted, len(before)) / np.maximum(before, 1e-300)
+            # of each value they add up as before, so that none gets lost in rounding
+            shares[number] = wanted / np.maximum(kept, 1e-300)[bins + 1]
+            said[number] *= kept[1:]  # (C, K)
         likely = np.ones(len(self.tables[self.order[0]]) if self.order else 1)
         for number in reversed(self.order):  # (C, K of the parent, K)
-            own = said[number]  # (C, K) what columns below say
-            if number in wanted:
-                bins, mask = self.bins[number], wanted[number]
-                there = bins >= 0
-                total = np.bincount(bins[there], shares[number][there])
-                kept = np.bincount(bins[there], (shares[number] * mask)[there])
-                own = own * (kept / np.maximum(total, 1e-300))
-                shares[number] = shares[number] * mask
-            joint = tables[number].astype(np.float64) * own[:, None, :]
+            # what the condition and columns below say
+            joint = tables[number].astype(np.float64) * said[number][:, None, :]
             message = joint.sum(2)  # (C, K of the parent)
             tables[number] = np.where(
                 message[:, :, None] > 0,
@@ -167,8 +166,8 @@ class ColumnModel:
                 said[self.parents[number]] *= message
             else:
                 likely *= message[:, 0]
-        found = replace(self, shares=tuple(shares), tables=tuple(tables))
-        return found, likely
+        parts = map(tuple, (all_bins, shares, tables))
+        return ColumnModel(tuple(columns), self.order, self.parents, *parts), likely
 
     def rebuild(self, twin: pd.DataFrame) -> pd.DataFrame:
         """Return the cells of some drawn rows, with the categories and types that `draw` gives."""

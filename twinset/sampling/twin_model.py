@@ -50,7 +50,7 @@ from twinset.sampling.label_tables import NaiveBayes, TextLengths, TokenTilt
 from twinset.sampling.row_pool import Draw, start_workers
 from twinset.sampling.rows import RowGroups, devices_for_rows, draw_groups, groups_of
 from twinset.sampling.sampler import Sampler
-from twinset.table.columns import plain_cell
+from twinset.table.columns import asked_values, by_name, plain_cell
 from twinset.table.schema import ORDERED, Combination, Schema, plain
 from twinset.table.templates import Template
 from twinset.table.tokenization import cue_tokens, prompt_tokens, text_budget
@@ -165,7 +165,7 @@ class TwinModel:
     def given(self, where: Mapping[str, Any]) -> tuple[TwinModel, dict[Combination, float]]:
         """Return the model of rows that meet conditions, and shares of rows for its labels.
 
-        Conditions are on labels (a value or a list) and on other columns, as `Column.matches` takes
+        Conditions are on labels (a value or a list) and on other columns, as `Column.select` takes
         them. This is post-processing of what was released.
 
         Raises:
@@ -174,14 +174,15 @@ class TwinModel:
         names = [attribute.name for attribute in self.schema.attributes]
         weights: dict[Combination, float] = dict(self.label_counts)
         columns = self.columns
+        where = by_name(where, "where")
         if not where:
             return self, weights
-        for name in set(where) & set(names):
-            values = where[name] if isinstance(where[name], list | set) else [where[name]]
-            asked = {plain(plain_cell(value)) for value in values}
-            for c in weights:
-                if plain(c[names.index(name)]) not in asked:
-                    weights[c] = 0
+        for place, attribute in enumerate(self.schema.attributes):
+            if attribute.name in where:
+                known = set(map(plain, attribute.values))
+                values = asked_values(where[attribute.name], known.__contains__)
+                asked = {plain(plain_cell(value)) for value in values}
+                weights = {c: n if plain(c[place]) in asked else 0.0 for c, n in weights.items()}
         others = {name: value for name, value in where.items() if name not in names}
         if others:
             if columns is None:

@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from twinset.errors import InputError
 from twinset.files.atomic import writing
-from twinset.table.schema import LabelValue, plain
+from twinset.table.schema import LabelValue, plain, read_line
 
 ROWS_AT_ONCE = 10_000  # of a piece: a few megabytes of texts
 STATED = "twinset: stated by the source"  # key of a table's `attrs`
@@ -223,6 +223,22 @@ def listed(given: Any) -> list[Any] | None:
     if not pd.api.types.is_list_like(given) or isinstance(given, Mapping):
         return None
     return sorted(given, key=str) if isinstance(given, set | frozenset) else list(given)
+
+
+def asked_values(wanted: Any, fits: Callable[[Any], bool]) -> list[Any]:
+    """Return the values of a condition. A text that does not fit whole is a line of CSV.
+
+    >>> asked_values(["a", "b,c,"], {"a"}.__contains__)
+    ['a', 'b', 'c', None]
+    """
+    many = listed(wanted)
+    if many is not None:
+        texts = [asked_values(one, fits) if isinstance(one, str) else [one] for one in many]
+        return list(chain.from_iterable(texts))
+    if isinstance(wanted, str) and not fits(wanted):
+        with suppress(ValueError):
+            return [part or None for part in read_line(wanted)]
+    return [wanted]
 
 
 def by_name(given: Any, option: str) -> dict[str, Any]:

@@ -36,13 +36,14 @@ from twinset.table.cells import (
     UUID,
     ZONES,
     Cells,
+    read_date,
     read_dates,
     read_number,
     read_truth,
     unpadded_form,
     write_date,
 )
-from twinset.table.columns import by_name, listed, plain_cell
+from twinset.table.columns import asked_values, by_name, listed, plain_cell
 from twinset.table.schema import CONTROL, ORDERED, plain
 
 CATEGORY, NUMBER, DATE, TRUTH = "category", "number", "date", "yes/no"
@@ -68,6 +69,8 @@ FORMS = {
     ),
     IDENTIFIER: re.compile("|".join(map(re.escape, (*STYLES, DIGITS, NAMED, *IDENTIFIERS)))),
 }
+# By a mark of a date's format, the seconds between two dates that it tells apart.
+LENGTHS = {"%3f": 1e-3, "%f": 1e-6, "%S": 1.0, ":%M": 60.0, "": float(DAY)}
 ZONE = re.compile(r"(?:datetime64\[\w+, |timestamp\[\w+, tz=)(.+?)\](?:\[pyarrow\])?")
 
 
@@ -100,8 +103,9 @@ class ColumnRules:
         """
         names = [keep] if isinstance(keep, str) else listed(keep)
         kinds, ranges = by_name(kinds, "kind"), by_name(ranges, "range")
+        kept: tuple[str, ...] | None = None
         if keep is None or names == ["all"]:
-            kept = None
+            pass
         elif names == ["none"]:
             kept = ()
             if named := [*kinds, *ranges]:
@@ -254,8 +258,15 @@ class Column:
         """The step of numbers, or that of dates in seconds."""
         if self.step or self.kind != DATE:
             return self.step or 10.0**-self.decimals
-        units = {"%3f": 1e-3, "%f": 1e-6, "%S": 1.0, ":%M": 60.0, "": float(DAY)}
-        return next(step for unit, step in units.items() if unit in self.form)
+        return next(length for mark, length in LENGTHS.items() if mark in self.form)
+
+    @property
+    def about_steps(self) -> str:
+        """What the column holds and how fine it is, for messages."""
+        steps = {DAY: "a day", 3600: "an hour", 60: "a minute", 1: "a second"}
+        step = steps.get(int(self.unit), f"{self.unit:g} s") if self.kind == DATE else ""
+        step = step or f"{self.unit:g}"
+        return self.about + (f" in steps of {step}" if self.kind in (NUMBER, DATE) else "")
 
     @property
     def _edges(self) -> np.ndarray:
@@ -270,40 +281,90 @@ class Column:
         near = (s for form, s in dates.items() if day.startswith(form[:8]))
         return next(near, next(iter(dates.values()), None))
 
-    def matches(self, wanted: Any) -> np.ndarray:
-        """Return (size,) whether each value is the wanted one, or one of a list of them.
+    def select(self, wanted: Any) -> tuple[Column, np.ndarray, np.ndarray]:
+        """Return the column with cells of its grid cut where a condition begins and ends.
 
-        None asks for a gap. Of numbers and dates a pair, or a text such as "18:30", is a range.
-        They are compared cell by cell of the grid.
+        Conditions are values, None for a gap, or a list of them. Of numbers and dates a pair, or a
+        text such as "18:30", is a range with both ends. A day has all its moments. In a text
+        without a meaning of its own a comma separates values.
 
-        >>> Column("city", CATEGORY, values=("York", "Hull")).matches(["Hull", None]).tolist()
-        [False, True, False, True]
-        >>> Column("age", NUMBER, edges=(18.0, 19.0, 20.0)).matches("19:30").tolist()
-        [False, True, False]
+        Returns:
+            The column, for each of its values (size,) the number of the value that it was part of,
+            and (size,) the share of that one which is wanted.
+
+        >>> Column("city", CATEGORY, values=("York", "Hull")).select("Hull,")[2].tolist()
+        [0.0, 1.0, 0.0, 1.0]
+        >>> Column("age", NUMBER, edges=(16.0, 20.0, 24.0)).select((18, 19))[2].tolist()
+        [0.0, 0.5, 0.0, 0.0]
         """
-        found = np.zeros(self.size, bool)
+        is_cut = self.kind in (NUMBER, DATE)
         named = [*map(plain, self.values), OTHER]
-        for one in wanted if isinstance(wanted, list | set | frozenset) else [wanted]:
-            if one is None or one is pd.NA or one != one:
-                found[-1] = True
-            elif self.kind == CATEGORY:
-                found[:-1] |= [plain(plain_cell(one)) == value for value in named]
-            elif self.kind == TRUTH:
-                truth = read_truth(plain(plain_cell(one)))
-                found[:-1] |= [truth == 0, truth == 1]
-            elif self.kind in (NUMBER, DATE):
-                ends = one
-                if isinstance(one, str) and self.read_value(one) is None:
-                    ends = tuple(one.split(":"))
-                low, *high = ends if isinstance(ends, tuple) else (ends,)
-                bounds = [self.read_value(plain(plain_cell(end))) for end in (low, *high)]
-                if len(bounds) <= 2 and None not in bounds:
-                    starts, stops = self._edges[:-1], self._edges[1:]
-                    if high:
-                        found[:-1] |= (starts >= bounds[0]) & (starts <= bounds[1])
-                    else:
-                        found[:-1] |= (starts <= bounds[0]) & (bounds[0] < stops)
+        known = {NUMBER: self._span, DATE: self._span, TRUTH: read_truth}
+
+        def fits(text: str) -> bool:
+            return text in named if self.kind == CATEGORY else known[self.kind](text) is not None
+
+        asked = [wanted] if is_cut and isinstance(wanted, tuple) else asked_values(wanted, fits)
+        filled = [each for each in asked if not pd.api.types.is_scalar(each) or pd.notna(each)]
+        gap = len(filled) < len(asked)
+        if not is_cut:
+            texts = {plain(plain_cell(each)) for each in filled}
+            truths = {read_truth(text) for text in texts}
+            own = [name in texts for name in named]
+            own = own if self.kind == CATEGORY else [0 in truths, 1 in truths]
+            return self, np.arange(self.size), np.array([*own, gap], float)
+        spans = [span for span in map(self._span, filled) if span is not None]
+        edges, steps = self._edges, self._steps(self._edges)
+        ends = np.array([(low, max(high + 1, np.nextafter(high, np.inf))) for low, high in spans])
+        cuts = np.setdiff1d(ends[(ends > steps[0]) & (ends < steps[-1])], steps)
+        new = np.append(steps, cuts)
+        order = np.argsort(new, kind="stable")
+        cut, new = np.append(edges, cuts * self.unit)[order], new[order]
+        origin = np.searchsorted(steps, new[:-1], side="right") - 1  # cells that they are part of
+        share = np.diff(new) / np.maximum(np.diff(steps), 1e-300)[origin]
+        is_wanted = [any(low <= at <= high for low, high in spans) for at in new[:-1].tolist()]
+        found = replace(self, edges=tuple(cut.tolist()))
+        return found, np.append(origin, self.size - 1), np.append(share * is_wanted, float(gap))
+
+    def _steps(self, values: np.ndarray) -> np.ndarray:
+        """Return the first multiple of the unit from each value on, as a number of units."""
+        units = values / self.unit
+        # a little less, as quotients of floats are not exact
+        found: np.ndarray = np.ceil(units - np.minimum(0.4, 1e-6 + 5e-16 * np.abs(units)))
         return found
+
+    def _span(self, wanted: Any) -> tuple[float, float] | None:
+        """Return the first and the last multiple of the unit in a value or range, or None."""
+        ends = wanted if isinstance(wanted, tuple) else (wanted,)
+        if isinstance(wanted, str) and self._ends(wanted) is None:
+            places = [place for place, letter in enumerate(wanted) if letter == ":"]
+            pairs = [(wanted[:place], wanted[place + 1 :]) for place in places]
+            ends = next((pair for pair in pairs if None not in map(self._ends, pair)), ends)
+        found = [self._ends(end) for end in ends]
+        if not 1 <= len(found) <= 2 or found[0] is None or found[-1] is None:
+            return None
+        first, last = self._steps(np.array([found[0][0], -found[-1][1]])).tolist()
+        return first, -last
+
+    def _ends(self, cell: Any) -> tuple[float, float] | None:
+        """Return the least and the largest number that a cell may mean, or None."""
+        text = plain(plain_cell(cell))
+        value, number, date = self.read_value(text), read_number(text), read_date(text)
+        if value is None:
+            return None
+        if self.kind == NUMBER:
+            # 30,40 are two numbers where no cell has such a comma
+            marks = (",", "1.234,", number.style if number else "")
+            return (value, value) if "," not in text or self.form in marks else None
+        form = next(iter(date.meanings))
+        length = next(length for mark, length in LENGTHS.items() if mark in form)
+        named = ZONE.fullmatch(self.dtype)
+        zone = named[1] if named else next((z for z in ZONES if self.form.endswith(z)), "")
+        if date.zone and zone:  # by the clock that the column shows
+            there, here = ("UTC" if each == "Z" else each for each in (date.zone, zone))
+            moment = pd.Timestamp(value, unit="s").tz_localize(there).tz_convert(here)
+            value = (moment.tz_localize(None) - EPOCH).total_seconds()
+        return value, value + max(length - self.unit, 0.0)
 
     def decode(self, numbers: np.ndarray, rng: np.random.Generator) -> pd.Series:
         """Return (n,) cells for numbers of values, in the twin's dtype. Texts are "" at first."""
@@ -327,13 +388,15 @@ class Column:
         edges, places, step = self._edges, np.where(gaps, 0, numbers), self.unit
         low, high = edges[places], edges[places + 1]
         # a cell [low, high) has the multiples of the step that lie in it
-        first = np.ceil(low / step - 1e-6)
-        many = np.maximum(np.ceil(high / step - 1e-6) - first, 1)
+        first = self._steps(low)
+        many = np.maximum(self._steps(high) - first, 1)
         drawn = (first + np.floor(rng.random(len(numbers)) * many)) * step
         if self.kind == NUMBER:
             cells: list[Any] = np.round(drawn, self.decimals).tolist()
             if self.decimals > MOST_DECIMALS:
-                cells = [float(f"{value:.{SIGNIFICANT}g}") for value in cells]
+                ends = zip(cells, low.tolist(), high.tolist(), strict=True)
+                rounded = ((float(f"{v:.{SIGNIFICANT}g}"), v, a, b) for v, a, b in ends)
+                cells = [r if a <= r < b else v for r, v, a, b in rounded]
             elif self.decimals == 0:
                 cells = [int(value) for value in cells]
             if self.form or self.affix:
