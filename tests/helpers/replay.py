@@ -56,7 +56,8 @@ PRIVATE = {
     r"[\d,]+ rows repeat the text of an earlier row": "how many duplicates",
     r"not every row has columns? ": "which keys of JSONL some rows lack",
     r"owners N +[\d,]+, of [\d,]+ records": "how many records owners have",
-    r"leaving out columns? .*: the twin will not have": "names are numbers where they may be cells",
+    r"reading columns? .* too. Noisy counts": "names are numbers where they may be cells",
+    r"leaving out columns? .*: the twin will not have": "the same",
 }
 
 

@@ -8,9 +8,11 @@ than its event claims. The noise itself is attacked by `twinset audit mechanism`
 """
 
 import json
+import random
 import re
 from collections import Counter
 from contextlib import contextmanager, nullcontext
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -23,7 +25,6 @@ from pyarrow.parquet import write_table
 from tests.conftest import save_tiny
 from tests.helpers.commands import ROOT, fitted_scale
 from tests.helpers.replay import (
-    Tape,
     overspent,
     put_tape,
     request_of,
@@ -107,6 +108,7 @@ NEIGHBOURS = {
     "a name, a number and an address": edited(
         text="Mrs Jane Doe, jane.doe@example.org, +44 20 7946 0958, paid 4111 1111 1111 1111"
     ),
+    "names of columns": edited(text="text", title="title", city="city"),
     MOVED: lambda table: table.iloc[[*range(ODD), BLANK, *range(ODD + 1, BLANK), ODD]],
     ABSENT: LEFT_OUT,
 }
@@ -381,6 +383,25 @@ def test_the_other_neighbours_do_too(tape, base, tmp_path, monkeypatch, name):
     check_way(lab, monkeypatch, neighbours_of(name, rest=True))
 
 
+ODD_CELLS = (
+    " ;NA;null;NaN;inf;1e400;0x1F;yes;2024-02-30;12:00 PM;01/02/2024;Jan 3, 2024;1,234.5;1.234,5;"
+    "5%;٤٢;½;１２;(5);.5;-0;00012;1_000;9007199254740993;[1,2];{'a':1};\";\\N;#REF!;+49;@x;😀;a|b;"
+    "0001-01-01;10000-01-01;2262-04-12;2024-01-01T00:00:00Z;id-0;u0;Other;title;<NA>;York ;YORK;\t"
+).split(";")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nothing trained", "undeclared labels", "JSONL", "trained"])
+def test_cells_drawn_at_random_change_nothing(tape, base, tmp_path, name):
+    way, draw = copy(WAYS[name]), random.Random(7)
+    way.neighbours = {}
+    for number in range(25):
+        cells = {n: draw.choice(ODD_CELLS) for n in TABLE if draw.random() < 0.8}
+        cells |= {"text": f"{draw.choice(ODD_CELLS)}.", "label": draw.choice(["pos", "neg"])}
+        way.neighbours[f"{number}: {cells}"] = edited(**cells)
+    assert findings(Lab(tape, base, tmp_path, way), way.neighbours) == {}
+
+
 def test_there_are_many_pairs():
     assert sum(len(neighbours_of(name)) for name in WAYS) >= 220
 
@@ -389,12 +410,17 @@ def test_there_are_many_pairs():
 
 # SECURITY.md, "Whether a run was refused". What stops a run, and the option that lets it go on.
 REFUSED = {
-    "A stray quote": (None, ()),
-    "a missing text": (edited(text=""), ("--drop-empty",)),
-    "an odd label": (edited(label="odd"), ("--drop-undeclared",)),
-    "a missing owner": (edited(who=""), ()),
+    "A column of people that repeats": (edited(user_id="u1"), "--each-row-is-someone"),
+    "a stray quote": ('"the film 8 ', None),
+    "a stray line break": ("the film\r8 ", None),
+    "a missing text": (edited(text=""), "--drop-empty"),
+    "an odd label": (edited(label="odd"), "--drop-undeclared"),
+    "a missing owner": (edited(who=""), None),
 }
-FULL = OWNED.assign(text=OWNED["text"].mask(OWNED.index.isin([2, 22]), ""))  # of gaps
+FULL = OWNED.assign(
+    text=OWNED["text"].mask(OWNED.index.isin([2, 22]), ""),  # one more gap is too many
+    user_id=[f"u{i % 40}" if i != ODD else "odd" for i in range(N)],  # so is one person less
+)
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -403,16 +429,15 @@ def test_a_record_refuses_only_what_the_threat_model_names(tape, base, tmp_path,
     (said,) = re.findall(r"\*Whether a run was refused\.\* (.*?) can stop a run", security)
     assert set(re.split(", | or ", said)) == set(REFUSED)
     neighbour, remedy = REFUSED[name]
-    lab = Lab(tape, base, tmp_path, Way(*COUNTED, "--owner", "who", table=FULL))
+    options = (*COUNTED, *(BY_OWNER if name == "a missing owner" else ()))
+    lab = Lab(tape, base, tmp_path, Way(*options, table=FULL))
     assert lab.run().refusal is None
-    quote = (lambda text: text.replace("the film 8 ", '"the film 8 ')) if neighbour is None else str
-    refusal = lab.run(neighbour, quote).refusal
+    text = neighbour if isinstance(neighbour, str) else "the film 8 "
+    refusal = lab.run(neighbour, lambda file: file.replace("the film 8 ", text)).refusal
     assert "t.csv" in refusal and "\n" not in refusal and "film" not in refusal
     assert not [p for p in (tmp_path / "1").rglob("*") if p.name != "t.csv"]  # nothing is written
     if remedy:
-        lab = Lab(Tape(), base, tmp_path, Way(*lab.way.options, *remedy, table=FULL))
-        lab.made = 2
-        tape.first, tape.now = [], []
+        lab.way.options, lab.request, tape.first, tape.now = (*options, remedy), None, [], []
         assert lab.run(neighbour).refusal is None
 
 
