@@ -105,6 +105,7 @@ NEIGHBOURS = {
     "the shortest text, a rare label": edited(text="x", label="neg", age="-1", when="9999-12-31"),
     "control characters": edited(text="a\x00b\x02", title="\x03", city="Y\x7fork", age="1\u00a00"),
     "formulas and quotes": edited(text='=1+1, "so"\nnext', title='@x "y"\nz', city="=cmd()"),
+    "finer cells": edited(age="42.00", when="2024-03-05T10:00:00.5Z", city="$5.00", user_id="7.0"),
     "a name, a number and an address": edited(
         text="Mrs Jane Doe, jane.doe@example.org, +44 20 7946 0958, paid 4111 1111 1111 1111"
     ),

@@ -94,6 +94,8 @@ def test_the_same_model_writes_more_rows_with_the_same_columns(table, tiny_base)
         ("t.jsonl", ("--columns", "age,city"), ["review", "label", "age", "city"]),
         ("t.csv", ("--columns", "age,who", "--owner", "who"), None),
         ("t.csv", ("--columns", "age", "--owner", "who"), ["age", "review", "label"]),
+        ("t.csv", ("--columns", "age", "--columns", "city"), ["age", "review", "label", "city"]),
+        ("t.csv", ("--columns", "age", "--columns", "all"), None),
         ("t.csv", ("--columns", "agee"), None),
         ("t.csv", ("--kind", "review=number"), None),
         ("t.csv", ("--range", "age=9"), None),
@@ -108,6 +110,7 @@ def test_columns_are_kept_as_they_are_asked_for(table, tiny_base, data, more, ke
         return
     found = call(*arguments(tiny_base, (data, *GIVEN, *more)))
     assert found.code == 2 and found.err.count("\n") == 1 and not Path("r").exists()
+    assert "kinds" not in found.err and "ranges" not in found.err  # the names in Python
 
 
 def test_held_out_rows_may_mix_types(table, tiny_base):

@@ -54,7 +54,7 @@ from twinset.files.import_path import import_evaluation
 from twinset.files.limits import SMALL, read_text
 from twinset.pretraining import PretrainConfig
 
-AUTOMATIC = {"hold_out": None, "columns": "all"}  # in a run, unless somebody says otherwise
+AUTOMATIC = {"hold_out": None, "columns": ("all",)}  # in a run, unless somebody says otherwise
 
 app = typer.Typer(
     epilog="For completion by Tab, once: twinset --install-completion",

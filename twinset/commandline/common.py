@@ -235,7 +235,7 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
     from twinset.table.labels import LabelRules
 
     columns = ColumnRules.of(
-        read_names(given.get("columns", "none")),
+        [name for one in given.get("columns", ("none",)) for name in read_names(one)],
         read_pairs(given.get("kind", ()), "kind"),
         read_pairs(given.get("range", ()), "range"),
     )

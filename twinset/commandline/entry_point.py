@@ -27,7 +27,8 @@ STOPPED = 130  # exit code
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 _MOST = 2**31 - 1
 _OPTION = re.compile(r"`([a-z][a-z0-9_]*)(?:=([^`]*))?`")  # in a message of the library
-_OTHERWISE = {"attributes": "--attribute", "private=False": "--no-privacy"}
+_OTHERWISE = {"attributes": "--attribute", "private": "--no-privacy"}
+_OTHERWISE |= {"kinds": "--kind", "ranges": "--range"}
 SPINS = "100000"  # some milliseconds in GNU's OpenMP, PyTorch's own
 HOME = Path(__file__).resolve().parent.parent.parent
 
@@ -125,11 +126,12 @@ def with_flags(line: str) -> str:
     """
     for found in _OPTION.finditer(line):
         name, value = found.groups()
-        flag = _OTHERWISE.get(found[0].strip("`")) or f"--{name.replace('_', '-')}"
+        flag = _OTHERWISE.get(name, f"--{name.replace('_', '-')}")
         if value is not None and value.startswith("{"):
             try:
                 ((column, values),) = ast.literal_eval(value).items()
-                value = shlex.quote(f"{column}={written_line([] + values)}")  # of a list alone
+                listed = values if name == "kinds" else written_line([] + values)
+                value = shlex.quote(f"{column}={listed}")  # of a list alone
             except Exception:  # the text of others
                 continue
         written = flag if value in (None, "True", "False", "None") else f"{flag} {value}"

@@ -109,7 +109,9 @@ TABLE = (
 )
 # Of a run too. Commands that measure several models keep text and labels alone.
 COLUMNS = (
-    Option("columns", str, "Other columns to keep. Omitted: all that can be.", "all|none|NAME,…"),
+    Option(
+        "columns", str, "Other columns to keep. Omitted: all that can be.", "all|none|NAME,…", True
+    ),
     Option("kind", str, "Kind of another column, if it is not recognised.", "COLUMN=KIND", True),
     Option("range", str, "Public range of a column of numbers.", "COLUMN=LOW:HIGH", True),
 )

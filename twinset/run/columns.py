@@ -333,8 +333,8 @@ def column_notes(columns: Sequence[Column], left_out: Sequence[str]) -> list[str
         name, one = repr(column.name), ones.get(column.kind, "filled")
         if column.odd >= HARDLY:
             found.append(
-                f"hardly a cell of {name} is {one} that fits. Leave its `kind` and `range` out, or "
-                "declare others."
+                f"hardly a cell of {name} is {one} that fits. Leave it out of `kinds` and "
+                "`ranges`, or declare others."
             )
         elif column.odd:
             found.append(
@@ -344,12 +344,12 @@ def column_notes(columns: Sequence[Column], left_out: Sequence[str]) -> list[str
         elif column.kind == CATEGORY and not column.values:
             found.append(
                 f"no value of {name} is in enough records to be kept, so all of its cells are "
-                f"{OTHER!r}. Leave its `kind` out."
+                f"{OTHER!r}. Leave it out of `kinds`."
             )
     if left_out:
         found.append(
             f"leaving out {', '.join(map(repr, left_out))}: only {MOST_TEXTS} further columns of "
             "texts are kept, as each takes time to write, and no lists or objects. Declare a text "
-            "with `kind`, as in `kind=NAME=text`. Write lists and objects as text before."
+            "as in `kinds={'NAME': 'text'}`. Write lists and objects as text before."
         )
     return found

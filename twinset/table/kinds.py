@@ -87,12 +87,12 @@ class ColumnRules:
         for name, kind in self.kinds.items():
             if kind not in DECLARABLE:
                 known = ", ".join(DECLARABLE)
-                raise InputError(f"`kind`: {name!r} cannot be {kind!r}. Choose one of {known}.")
+                raise InputError(f"`kinds`: {name!r} cannot be {kind!r}. Choose one of {known}.")
         for name, (low, high) in self.ranges.items():
             if not -1e15 < low < high < 1e15:
-                raise InputError(f"`range`: {name!r} needs two rising numbers, such as 18:99")
+                raise InputError(f"`ranges`: {name!r} needs two rising numbers, such as 18 and 99")
             if self.kinds.get(name, NUMBER) != NUMBER:
-                raise InputError(f"`range`: {name!r} is declared as no number. Leave one out.")
+                raise InputError(f"`ranges`: {name!r} is declared as no number. Leave one out.")
 
     @classmethod
     def of(cls, keep: Any = None, kinds: Any = None, ranges: Any = None) -> ColumnRules:
@@ -102,7 +102,7 @@ class ColumnRules:
         {'age': (18.0, 99.0)}
         """
         names = [keep] if isinstance(keep, str) else listed(keep)
-        kinds, ranges = by_name(kinds, "kind"), by_name(ranges, "range")
+        kinds, ranges = by_name(kinds, "kinds"), by_name(ranges, "ranges")
         kept: tuple[str, ...] | None = None
         if keep is None or names == ["all"]:
             pass
@@ -110,8 +110,8 @@ class ColumnRules:
             kept = ()
             if named := [*kinds, *ranges]:
                 raise InputError(
-                    f"`columns=none` leaves out {named[0]!r}, but `kind` or `range` names it. Give "
-                    "one of them."
+                    f"`columns=none` leaves out {named[0]!r}, but `kinds` or `ranges` names it. "
+                    "Give one of them."
                 )
         elif names is not None and all(isinstance(name, str) for name in names):
             kept = tuple(dict.fromkeys(map(str, names)))
@@ -127,7 +127,9 @@ class ColumnRules:
                     for end in listed(pair) or ()
                 )
             except (ValueError, OverflowError):
-                raise InputError(f"`range`: {name!r} needs two numbers, such as 18:99") from None
+                raise InputError(
+                    f"`ranges`: {name!r} needs two numbers, such as 18 and 99"
+                ) from None
             ends[name] = low, high
         return cls(kept, kinds, ends)
 

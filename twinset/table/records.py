@@ -382,7 +382,7 @@ def choose_others(
         if name in taken:
             raise InputError(
                 f"{source}: {name!r} is the text, a label or the owner. Leave it out of `columns`, "
-                "`kind` and `range`."
+                "`kinds` and `ranges`."
             )
     if is_open and frame.shape[1] > MOST_OTHERS:
         raise InputError(
