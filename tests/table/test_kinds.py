@@ -693,6 +693,8 @@ def test_rows_meet_their_conditions(asked, name, condition, low, high):
     found = given.draw(np.repeat(LABELS, 3), 0)[name]
     assert found.notna().all() and low <= found.min() and found.max() <= high
     assert (0 < likely).all() and (likely < 1).all()
+    for column in given.columns:
+        column.check()  # as processes do that load it
 
 
 @pytest.mark.parametrize(("name", "condition", "said"), BETWEEN)
