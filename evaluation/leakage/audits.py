@@ -159,12 +159,14 @@ def check_limits(
     """
     over = []
     for name, limit in ((roc.AUROC, max_auroc), (NEAR, max_copied)):
+        if limit is None:
+            continue
         found = [m for m in findings.measured if m.score.name == name and not m.part]
         if name == NEAR:
             found = [m for m in found if m.place["against"] == TRAIN]
-        if limit is not None and not found:
+        if not found:
             over.append(f"{name} was not measured")
-        for each in found if limit is not None else ():
+        for each in found:
             value = each.score.value * (each.score.n if name == NEAR else 1)
             if not value <= limit:  # not a number fails, too
                 over.append(f"{name} ({', '.join(each.place.values())}) is {value:.3g}")

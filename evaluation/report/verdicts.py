@@ -230,7 +230,9 @@ def judge_use(measured: Sequence[Measured]) -> Verdict:
     tried, the best answer is "More than guessing".
     """
     accuracies = [m for m in measured if m.score.name == "accuracy" and "value" not in m.place]
-    guesses = {m.place.get("label"): m.score for m in accuracies if m.place["rows"] == COMMONEST}
+    guesses = {
+        m.place.get("label"): m.score for m in accuracies if m.place.get("rows") == COMMONEST
+    }
     compared, shares, below, without_base, tested = [], [], 0, 0, 0
     for group in group_scores(accuracies):
         scores = group.finite
