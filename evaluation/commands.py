@@ -334,7 +334,7 @@ def release(
     _show_findings(findings, as_json)
     _say_where(kept)
     if over := check_limits(findings, max_auroc, max_copied):
-        raise VerificationError(f"above the limit that you set: {'. '.join(over)}")
+        raise VerificationError(f"not within the limits that you set: {'. '.join(over)}")
 
 
 @audit.command(

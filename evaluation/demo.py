@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 EPSILON = 8.0
 MINUTES = 6.0  # that a demo may take. On slow machines it does less
 FEWEST_ROWS = 100  # of each combination of labels
+CHEAP = 60.0  # seconds of private steps that are always taken
 EVALUATED = 300  # texts that a model reads at the end
 HELD_OUT_SHARE = 0.2  # of the films
 SUPPORT_ROWS, SUPPORT_HELD_OUT = 8000, 2000
@@ -290,7 +291,7 @@ def fit_demo(
     other = 60 + sum(times.values()) - times["rows"] - training + read
     fits = int((60 * MINUTES - other - training) / row)
     line = ""
-    if fits < FEWEST_ROWS and training:
+    if fits < FEWEST_ROWS and training > CHEAP:
         line = f". It trains nothing, because private steps would take {say_duration(training)}"
         steps = replace(config.training, steps=0, batch_size=None, learning_rate=None)
         config, training = replace(config, training=steps), 0.0

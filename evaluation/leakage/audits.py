@@ -167,7 +167,9 @@ def check_limits(
         if not found:
             over.append(f"{name} was not measured")
         for each in found:
-            value = each.score.value * (each.score.n if name == NEAR else 1)
+            value = each.score.value
+            if name == NEAR:  # a share of the twin's rows
+                value = round(value * each.score.n)
             if not value <= limit:  # not a number fails, too
                 over.append(f"{name} ({', '.join(each.place.values())}) is {value:.3g}")
     return over

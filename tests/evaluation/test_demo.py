@@ -26,7 +26,8 @@ def test_support_by_its_command(tiny_base, tmp_path, capsys, monkeypatch):
     small = {"training": training, "sampling": sampling, "known_rows": 60, "heldout_rows": 60}
     support = replace(demo.SUPPORT, rows_per_label=2, **small)
     monkeypatch.setitem(demo.DEMOS, support.name, support)
-    monkeypatch.setattr(demo, "MINUTES", 0)  # as on a slow machine
+    for name in ("MINUTES", "CHEAP"):  # as on a slow machine
+        monkeypatch.setattr(demo, name, 0)
     run = tmp_path / "run"
     given = ("demo", "--data", "support", "--base-model", tiny_base, "--run", run)
     ended = run_twinset(capsys, *given)

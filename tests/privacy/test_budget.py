@@ -352,12 +352,13 @@ def test_two_runs_at_once_do_not_both_slip_under_the_limit(place, monkeypatch):
 
 # -- whole runs ------------------------------------------------------------------------------------
 
-PLAIN = "t.csv --steps 3 --marginal-share 0 --teacher-share 0 --columns none".split()
+PLAIN = "t.csv --steps 3 --marginal-share 0 --teacher-share 0".split()
 
 
 def make(tiny_base, *more, command="generate"):
     rows = ("--rows", "4") if command == "generate" else ()
-    return call(*arguments(tiny_base, (*PLAIN, *rows, *more), command))
+    columns = () if "--columns" in more else ("--columns", "none")
+    return call(*arguments(tiny_base, (*PLAIN, *columns, *rows, *more), command))
 
 
 class Killed(BaseException):
@@ -491,6 +492,18 @@ def test_a_run_that_is_refused_before_its_ledger_counts_only_what_it_selected(
     assert make(tiny_base, "--run", "r", "--epsilon", "20").code == 2
     (own,) = Book.load(place).runs
     assert [type(event) for event in own.ledger.events] == [LabelSelection] and own.is_ended
+
+
+def test_a_selective_run_that_is_refused_leaves_a_total(place, tiny_base, monkeypatch):
+    """What masked its texts stays in the account, though nothing was read."""
+
+    def refuse(*given, **named):
+        raise InputError("no such plan")
+
+    monkeypatch.setattr(generate, "check_decoding", refuse)
+    options = ("--noise-policy", "selective", "--steps", "1", "--batch-size", "20")
+    assert make(tiny_base, "--run", "r", "--budget", "99", "--epsilon", "20", *options).code == 2
+    assert Book.load(place).total.epsilon
 
 
 def test_owners_and_python_count_too(place, tiny_base):

@@ -89,6 +89,14 @@ def test_what_was_altered_is_not_signed(shared, key, what):
         verify(shared.twin, key.with_suffix(".pub"))
 
 
+def test_one_of_several_public_keys_must_have_signed(shared, key, tmp_path):
+    sign(shared.privacy, key)
+    other = write_key(tmp_path / "other").with_suffix(".pub").read_text()
+    several = tmp_path / "NAME.keys"
+    several.write_text(f"# of GitHub\nssh-rsa AAAA\n{other}{key.with_suffix('.pub').read_text()}")
+    assert verify(shared.twin, several).signed_by
+
+
 def test_another_key_is_not_the_one_named(shared, key, tmp_path):
     sign(shared.privacy, write_key(tmp_path / "other"))
     with pytest.raises(VerificationError, match="is signed by SHA256:.*, not by SHA256:"):
@@ -104,7 +112,7 @@ def test_keys_that_cannot_sign_are_refused(shared, tmp_path):
     ):
         with pytest.raises(InputError, match=said):
             sign(shared.privacy, bad)
-        with pytest.raises(InputError, match="is no public Ed25519 key"):
+        with pytest.raises(InputError, match="has no public Ed25519 key"):
             verify(shared.twin, bad)
     assert not signature_of(shared.privacy).exists()
 

@@ -54,6 +54,7 @@ SEVERAL, ALONE = [f"u{i // 3}" for i in range(60)], [f"u{i}" for i in range(60)]
     [
         ("user_id", SEVERAL, {}, {}, True),
         ("Patient", SEVERAL, {}, {}, True),
+        ("patient_no ", ["a", "b", "c"] * 20, {}, {}, True),
         ("user_id", ALONE, {}, {}, False),
         ("product_id", SEVERAL, {}, {}, False),
         ("customer", ["new", "old"] * 30, {}, {}, False),  # hardly people

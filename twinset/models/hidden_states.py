@@ -146,8 +146,9 @@ def states_of_records(
 def is_read_alone(questions: Questions, shape: tuple[int, int]) -> bool:
     """Return whether rows (R, T) are read the same to the bit, whatever the other rows are.
 
-    Made-up rows are read twice. The second time they are in another order, and a third of them are
-    replaced, as filler would be. A shape that does not fit into memory counts as failed.
+    Made-up rows are read twice more, each time one place further, in either direction. A third of
+    them, in the first places or in the last, are replaced, as filler would be. A shape that does
+    not fit into memory counts as failed.
     """
     known = questions.alone
     if shape in known:
@@ -155,13 +156,16 @@ def is_read_alone(questions: Questions, shape: tuple[int, int]) -> bool:
     rows, tokens = shape
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(questions.vocabulary, (2 * rows, tokens), generator=generator)
-    second = torch.randperm(rows, generator=generator)
-    strangers = -(-rows // 3) if rows > 1 else 0
-    stay = second[strangers:].clone()
-    second[:strangers] += rows  # rows of the second half take the first places
+    places, strangers = torch.arange(rows), -(-rows // 3) if rows > 1 else 0
     try:
-        first, again = questions.hidden(ids[:rows]), questions.hidden(ids[second])
-        known[shape] = torch.equal(first[stay.to(first.device)], again[-len(stay) :])
+        first, is_same = questions.hidden(ids[:rows]), True
+        for turn, end in ((1, slice(0, strangers)), (-1, slice(rows - strangers, rows))):
+            order = places.roll(turn)
+            order[end] += rows  # rows of the second half
+            again, stays = questions.hidden(ids[order]), order < rows
+            before = first[order[stays].to(first.device)]
+            is_same = is_same and torch.equal(before, again[stays.to(again.device)])
+        known[shape] = is_same
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

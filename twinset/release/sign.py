@@ -12,6 +12,8 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import shlex
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -57,7 +59,9 @@ def sign(signed: Path, key: Path) -> str:
     except OSError:
         raise InputError(f"{key}: cannot be read. Name a private key of OpenSSH.") from None
     except TypeError:  # it has a passphrase
-        asked = f"ssh-keygen -Y sign -n twinset -f {key} {signed}"
+        asked = shlex.join(
+            ["ssh-keygen", "-Y", "sign", "-n", "twinset", "-f", f"{key}", f"{signed}"]
+        )
         raise InputError(f"{key}: has a passphrase. Sign with OpenSSH: {asked}") from None
     except (ValueError, UnsupportedAlgorithm):
         private = None
@@ -77,25 +81,26 @@ def signer(signed: Path, expected: Path | None = None) -> str | None:
 
     Args:
         signed: the `privacy.json` of a share.
-        expected: a file with the public key that must have signed it, such as `id_ed25519.pub`.
+        expected: a file with public keys, such as `id_ed25519.pub`. One of them must have signed.
 
     Raises:
         InputError: `expected` is no public Ed25519 key.
         VerificationError: the signature does not hold, is missing, or is that of another key.
     """
-    wanted = None
+    wanted = list[bytes]()
     if expected is not None:
-        try:
-            named = load_ssh_public_key(read_text(expected, SMALL).encode())
-        except (OSError, ValueError, UnsupportedAlgorithm):
-            named = None
-        if not isinstance(named, Ed25519PublicKey):
-            said = "is no public Ed25519 key. Name its file, such as id_ed25519.pub."
+        found = []
+        with suppress(OSError, ValueError):
+            for line in read_text(expected, SMALL).splitlines():
+                with suppress(ValueError, UnsupportedAlgorithm):  # a comment, or another kind
+                    found.append(load_ssh_public_key(line.encode()))
+        wanted = [_public_bytes(key) for key in found if isinstance(key, Ed25519PublicKey)]
+        if not wanted:
+            said = "has no public Ed25519 key. Name its file, such as id_ed25519.pub."
             raise InputError(f"`key={expected}`: {said}")
-        wanted = _public_bytes(named)
     path = signature_of(signed)
     if not path.is_file():
-        if wanted is not None:
+        if wanted:
             raise VerificationError(f"{signed}: is not signed. Ask its sender for {path.name}.")
         return None
     try:
@@ -120,11 +125,11 @@ def signer(signed: Path, expected: Path | None = None) -> str | None:
     except (OSError, ValueError, binascii.Error):
         made = f"made with the namespace {NAMESPACE.decode()!r} and sha512"
         raise VerificationError(f"{path}: is no Ed25519 signature of OpenSSH {made}") from None
-    found = fingerprint(public)
-    if wanted not in (None, public):
-        said = f"is signed by {found}, not by {fingerprint(wanted)} of {expected}"
+    if wanted and public not in wanted:
+        keys = " or ".join(map(fingerprint, wanted))
+        said = f"is signed by {fingerprint(public)}, not by {keys} of {expected}"
         raise VerificationError(f"{signed}: {said}")
-    return found
+    return fingerprint(public)
 
 
 def fingerprint(public: bytes) -> str:

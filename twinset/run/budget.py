@@ -33,7 +33,7 @@ from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import write_json, writing
 from twinset.files.limits import read_text
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
-from twinset.privacy.accounting.events import Event
+from twinset.privacy.accounting.events import Event, MaskedAccess
 from twinset.privacy.statement.guarantee import Total, guarantee, total
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
@@ -52,7 +52,7 @@ NOT_COUNTED = (
     "figures of private rows that `plan`, `evaluate` and `audit` show to the table's owner alone, "
     "and models that they train for these figures",
     "choosing options or the best twin by such figures, or by what earlier runs released",
-    "copies of the table, and copies of a run folder: each has an account of its own",
+    "copies of the table, each of which has an account of its own, and copies of a run folder",
 )
 
 
@@ -119,7 +119,7 @@ class Book:
         try:
             there = file.lstat()
             if not stat.S_ISREG(there.st_mode) or there.st_uid != os.getuid():
-                raise InputError(f"{file}: is no file of your own. Name another `budget_file`.")
+                raise InputError(f"{file}: is no file of your own. Ask its owner to move it.")
             data = json.loads(read_text(file))
             if data.pop("sha256") != _digest(data):
                 raise ValueError("altered")
@@ -231,7 +231,7 @@ class Account:
                 )
             if self._writes:
                 new.save(self.file)
-        if not self._is_in:
+        if not self._is_in and self._writes:
             words = "no limit" if limit is None else f"a limit of ε = {limit:g}"
             if before is None:
                 line = f"{self.file}: this table has an account now, with {words}. Every run counts"
@@ -252,7 +252,10 @@ class Account:
                 book = Book.load(self.file) if self._writes else None
                 for run in book.runs if book else ():
                     if book and run.id == self._id:
-                        ledger = replace(run.ledger, events=list(events))
+                        # what masked the texts of a first phase is stated, whether it was read
+                        masked = [e for e in run.ledger.events if isinstance(e, MaskedAccess)]
+                        spent = [*events, *(e for e in masked if e not in events)]
+                        ledger = replace(run.ledger, events=spent)
                         ended = book.with_run(replace(run, is_ended=True, ledger=ledger))
                         (ended if events else book.without(run.id)).save(self.file)
         except InputError as error:

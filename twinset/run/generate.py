@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -417,9 +418,11 @@ def share_run(root: Path, key: Path | None, paths: OutputPaths) -> str | None:
     share = root if (root / PRIVACY).is_file() else root / "share"
     by, output = verify(share).signed_by, paths.output
     if output is not None:
-        (twin,) = share.glob("twin.*")
-        if not output.name.endswith(ending := twin.name.removeprefix("twin")):
-            raise InputError(f"`output={output}`: the twin is {twin.name}. End it in {ending}.")
+        kind = json.loads((share / PRIVACY).read_text("utf-8"))["files"]["twin"]["format"]
+        if not output.name.endswith(f".{kind}"):
+            raise InputError(f"`output={output}`: the twin is twin.{kind}. End it in .{kind}.")
+        if not output.exists():  # else `publish` knows whether it is the same
+            check_output(output, paths.overwrite)
     if key is not None:
         by = sign(share / PRIVACY, key)
     if output is not None:

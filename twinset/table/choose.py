@@ -35,7 +35,7 @@ _PEOPLE = re.compile(
     r"|employee|respondent|speaker|sender|subscriber|citizen|resident)s?"
     r"([\s_.-]*(id|ids|name|key|code|uuid|number|no|nr))?"
 )
-_ROWS_EACH, _FEWEST_PEOPLE = 1.5, 10
+_ROWS_EACH, _FEWEST_PEOPLE, _FEWEST_IDS = 1.5, 10, 3
 _LIKE_A_NAME = re.compile(r"[a-z][\w.-]{0,39}", re.ASCII)
 _SENTENCE = re.compile(r"[.,;!?]\s|[.,;!]$|[，。！？]")
 _WIDE = re.compile("[\u2e80-\ud7af]")
@@ -214,11 +214,12 @@ def ask_whose(frame: pd.DataFrame, taken: Sequence[str], source: str) -> str:
     "table: 'user_id' seems to say whose a row is, and its values repeat"
     """
     for name in frame.columns:
-        if name not in taken and _PEOPLE.fullmatch(name):
+        if name not in taken and (found := _PEOPLE.fullmatch(name.strip())):
+            least = _FEWEST_IDS if found[2] else _FEWEST_PEOPLE
             with suppress(TypeError, NotImplementedError):  # lists and objects are no names
                 filled = frame[name].dropna()
                 people = filled.nunique()
-                if people >= _FEWEST_PEOPLE and len(filled) >= _ROWS_EACH * people:
+                if people >= least and len(filled) >= _ROWS_EACH * people:
                     return (
                         f"{source}: {name!r} seems to say whose a row is, and its values repeat. "
                         f"Name it, `owner={name}`, so that all rows of one person are protected "

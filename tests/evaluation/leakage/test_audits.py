@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import cli
-from evaluation.findings import Findings
+from evaluation.findings import Findings, Measured, proportion
 from evaluation.leakage import audits
 from tests.helpers.commands import run_twinset
 from tests.helpers.evaluated import reviews, small_run, small_world_in, tables_in
@@ -57,6 +57,11 @@ def test_a_twin_that_copies_is_caught_and_one_of_other_rows_is_not(tmp_path, cap
         for name, least in lines.items():
             over = audits.check_limits(Findings.load(tmp_path / f"{name}.json"), **given)
             assert (len(over) >= least) if least else not over, (name, given, over)
+    near = Measured(
+        "leakage", proportion("near-duplicates", 7, 25, "minimise"), {"against": "train"}
+    )
+    few = Findings("audit", {}, (near,))
+    assert audits.check_limits(few, max_copied=6) and not audits.check_limits(few, max_copied=7)
     nothing = Findings("audit", {}, ())
     assert audits.check_limits(nothing, 0.5, 0) == [
         "AUROC was not measured",

@@ -350,7 +350,8 @@ SEVERAL_RUNS = Theorem(
         "public. A record that some runs do not use is protected at least as well. All must "
         "protect the same units against the same change. The options of a run must not depend on "
         "what earlier runs released. Where they do, this is no theorem, because composition is of "
-        "mechanisms that are fixed before. For runs without training it holds even then."
+        "mechanisms that are fixed before. For runs without training a limit that was set before "
+        "the first run, and never raised, holds even then, at the δ that is stated."
     ),
     source="TRAINING. For why fixed options matter, see Rogers et al. 2016, 'Privacy Odometers and "
     "Filters', and for Gaussian releases Smith and Thakurta 2022, 'Fully Adaptive Composition for "
