@@ -91,6 +91,8 @@ def test_the_examples_run(frame, tiny_base, saved, tmp_path, monkeypatch, name):
         code = re.sub(rf"\b{rows}\b", "10", code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Quick, "base", str(tiny_base))
+    if "owner" not in code:  # else the run asks whose the rows are
+        frame = frame.drop(columns="customer")
     frame.to_csv("reviews.csv", index=False)
     frame.assign(review=frame.review + " It was late.").to_csv("heldout.csv", index=False)
     shutil.copytree(saved, "model")

@@ -95,10 +95,13 @@ def clipped(model: nn.Module, units: list[Unit], loss: Loss, max_grad_norm: floa
     return clip_and_sum(gradients, list(trained(model)), max_grad_norm)
 
 
-def relative_error(actual: Tensor, expected: Tensor) -> float:
-    """‖actual - expected‖ / ‖expected‖; a gradient that is exactly zero must be so in both."""
+def relative_error(actual: Tensor, expected: Tensor, least: float = 0.0) -> float:
+    """‖actual - expected‖ / ‖expected‖; a gradient that is exactly zero must be so in both.
+
+    One shorter than `least` is rounding alone, as that of attention to a single token.
+    """
     off = float((actual.double() - expected.double()).norm())
-    size = float(expected.double().norm())
+    size = max(least, float(expected.double().norm()))
     return off / size if size else off
 
 
@@ -108,5 +111,6 @@ def largest_error(actual: Clipped, expected: Clipped) -> float:
     norms = [
         abs(a - e) / e if e else abs(a) for a, e in zip(actual.norms, expected.norms, strict=True)
     ]
-    sums = [relative_error(actual.sums[name], expected.sums[name]) for name in expected.sums]
+    least = 1e-6 * norm([*expected.sums.values()])
+    sums = [relative_error(actual.sums[name], each, least) for name, each in expected.sums.items()]
     return max(norms + sums)

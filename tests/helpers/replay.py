@@ -58,6 +58,7 @@ PRIVATE = {
     r"owners N +[\d,]+, of [\d,]+ records": "how many records owners have",
     r"reading columns? .* too. Noisy counts": "names are numbers where they may be cells",
     r"leaving out columns? .*: the twin will not have": "the same",
+    r"the values of column .* become public by noisy counts": "the same",
 }
 
 
