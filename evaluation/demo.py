@@ -285,7 +285,7 @@ def fit_demo(
     of a plan for `total` rows.
     """
     times = dict(phases)
-    # The base model writes as many rows. A minute is for loading and the classifiers.
+    # The base model writes the same number of rows. A minute is for loading and the classifiers.
     row, training = 2 * times["rows"] / demo.rows_per_label, times.get("training", 0.0)
     read = EVALUATED * times["rows"] / total / WRITING
     other = 60 + sum(times.values()) - times["rows"] - training + read

@@ -45,7 +45,7 @@ LINES = {
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
     # charts of other columns, how their CSV is read, and signatures
-    "twinset/release": (1_235, 1_000),
+    "twinset/release": (1_240, 1_000),
     "twinset/policies": (1_400, 1_100),
     "twinset/models": (1_955, 1_800),
     "twinset/privacy": (4_885, 4_800),  # the total of several runs
@@ -60,7 +60,7 @@ LINES = {
     # replay took 800: ways, neighbours, faults, lines and refusals, and how far each sum moves
     "tests": (22_155, 16_000),
 }
-MOST_FILES = 269  # goal 250. Columns took twelve, replay two, signatures two, accounts two.
+MOST_FILES = 271  # goal 250. Columns took 14, replay two, signatures two, accounts two.
 LONGEST_FILE = 610  # goal 600
 FUNCTIONS_PER_1000_LINES = 38.5
 CALLED_ONCE = 62

@@ -607,4 +607,4 @@ def _hashes(twin: pd.DataFrame) -> list[int]:
     """Return a 64-bit hash of each row, whatever types its columns have."""
     import pandas as pd
 
-    return list(pd.util.hash_pandas_object(twin.astype(str), index=False))
+    return [*pd.util.hash_pandas_object(twin.astype(str), index=False).tolist()]

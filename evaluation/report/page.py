@@ -36,10 +36,10 @@ from twinset.privacy.accounting.events import (
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import OUTSIDE, noise_cells
-from twinset.release.share import LEDGER, PRIVACY, check_file_format
+from twinset.release.share import LEDGER, PRIVACY, check_file_format, find_twins
 from twinset.run.run_folder import SETTINGS, check_ended, is_run
 from twinset.table.columns import as_texts
-from twinset.table.read import format_of, read_frame
+from twinset.table.read import read_frame
 
 from ..findings import FIRST, Findings, Measured, Question, Score
 from ..policy_runs import BASELINE_FILE
@@ -129,8 +129,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     )
     base_rows = internal / BASELINE_FILE
     base = read_frame(base_rows) if base_rows.is_file() else None
-    twins = (each for each in sorted(share.glob("twin.*")) if format_of(each))
-    twin_file = next(twins, None)
+    twin_file = next(iter(find_twins(share)), None)
     twin, digest, facts = None, None, [f"written by {base_model}"] if base_model else []
     if twin_file is not None:
         twin, digest = read_frame(twin_file), sha256_file(twin_file)

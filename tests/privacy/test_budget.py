@@ -416,7 +416,7 @@ def test_runs_enter_before_they_spend_and_the_limit_holds(place, tiny_base, monk
     states.clear()
     monkeypatch.setattr(releases, "enter_account", lambda run, events=(): None)
     make(tiny_base, "--run", "c", "--epsilon", "1")
-    assert states and all(map(all, states))  # no entry of a run that goes on
+    assert states and all(map(all, states))  # no entry of a run that has not ended
 
 
 def test_a_total_of_the_last_run_alone_is_caught(place, monkeypatch):

@@ -128,6 +128,7 @@ def test_a_key_with_a_passphrase_is_for_openssh(shared, tmp_path):
 
 def test_a_signature_is_published_with_its_twin_and_goes_with_it(shared, key, tmp_path):
     output, public = tmp_path / "twin.parquet", key.with_suffix(".pub")
+    shared.twin.with_name("twin.parquet.bak").write_text("of an editor")
     assert call("share", tmp_path / "r", "--output", output).code == 0
     found = call("share", tmp_path / "r", "--sign", key, "--output", output)
     assert found.code == 0 and "signed by SHA256:" in found.out, found.err

@@ -250,8 +250,6 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
     same += ["budget", "budget_file", "each_row_is_someone"]
     names = {name: name for name in same} | {"attribute": "attributes"}
     found = {names[k]: v for k, v in given.items() if k in names}
-    if "budget_file" in found:
-        found["budget_file"] = Path(found["budget_file"])
     return Source(data, **found, labels=labels, columns=columns)
 
 

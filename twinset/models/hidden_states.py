@@ -39,6 +39,11 @@ NATS_TOKENS_AT_ONCE = 2048  # likewise, for `nats_per_token`
 DEPTH = 28 / 30
 
 
+def rows_at_once(width: int, device: torch.device) -> int:
+    """Return how many rows of `width` tokens a device reads in one batch."""
+    return max(1, (TOKENS_AT_ONCE if is_cpu(device) else GPU_TOKENS) // width)
+
+
 class Questions:
     """Reads a text and, after it, a question about each attribute.
 
@@ -73,10 +78,9 @@ class Questions:
 
     def batches(self, rows: Sequence[Sequence[int]]) -> Iterator[tuple[tuple[int, int], list[int]]]:
         """Yield batches of texts of one padded length: rows and tokens, and the texts' numbers."""
-        tokens_at_once = TOKENS_AT_ONCE if is_cpu(self.device) else GPU_TOKENS
         read = [1 + min(len(ids), self._room) + len(self._asked) for ids in rows]
         widths = [padded(length, self._longest) for length in read]
-        shapes = [(max(1, tokens_at_once // width), width) for width in widths]
+        shapes = [(rows_at_once(width, self.device), width) for width in widths]
         return batches_of_one_length(range(len(rows)), shapes.__getitem__, itemgetter(0))
 
     def states_of_texts(

@@ -14,7 +14,7 @@ from pathlib import Path
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file, writing
 from twinset.release.card import CARD
-from twinset.release.share import LEDGER, PRIVACY
+from twinset.release.share import LEDGER, PRIVACY, find_twins
 from twinset.release.sign import signature_of
 
 
@@ -71,7 +71,7 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
     Raises:
         InputError: as `check_output`, or the disk is full. Existing files stay.
     """
-    (twin,), (card, privacy) = share.glob("twin.*"), beside(output)
+    twin, (card, privacy) = find_twins(share)[0], beside(output)
     signature = signature_of(privacy)
     pairs = [
         (twin, output),

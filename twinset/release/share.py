@@ -31,7 +31,7 @@ from twinset.release.card import CARD, TwinDescription, render_card, template
 from twinset.table.cells import FLOATING, Cells, read_dates, read_number
 from twinset.table.columns import as_texts
 from twinset.table.kinds import TEXT, Column
-from twinset.table.read import FORMATS, FORMULA_STARTS, write_frame, written_names
+from twinset.table.read import FORMATS, FORMULA_STARTS, format_of, write_frame, written_names
 from twinset.table.schema import Schema
 
 PRIVACY, PAGE = "privacy.json", "report.html"
@@ -48,6 +48,11 @@ class SharePaths:
     card: Path
     privacy: Path
     page: Path
+
+
+def find_twins(share: Path) -> list[Path]:
+    """Return the twin of a `share/`, or nothing. A backup next to it is none."""
+    return [file for file in sorted(share.glob("twin.*")) if format_of(file)]
 
 
 def write_share(

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,7 +32,7 @@ from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
 from twinset.progress import Progress, Silent
 from twinset.release.publish import check_output, publish
-from twinset.release.share import LEDGER, PRIVACY, check_file_format
+from twinset.release.share import LEDGER, PRIVACY, check_file_format, find_twins
 from twinset.release.sign import sign
 from twinset.release.verify import verify
 from twinset.run import run_folder, story
@@ -418,9 +417,9 @@ def share_run(root: Path, key: Path | None, paths: OutputPaths) -> str | None:
     share = root if (root / PRIVACY).is_file() else root / "share"
     by, output = verify(share).signed_by, paths.output
     if output is not None:
-        kind = json.loads((share / PRIVACY).read_text("utf-8"))["files"]["twin"]["format"]
-        if not output.name.endswith(f".{kind}"):
-            raise InputError(f"`output={output}`: the twin is twin.{kind}. End it in .{kind}.")
+        ending = (twin := find_twins(share)[0]).name.removeprefix("twin")
+        if not output.name.endswith(ending):
+            raise InputError(f"`output={output}`: the twin is {twin.name}. End it in {ending}.")
         if not output.exists():  # else `publish` knows whether it is the same
             check_output(output, paths.overwrite)
     if key is not None:
@@ -490,7 +489,7 @@ def hand_out_again(
             raise InputError(f"{root}: has a model and no twin. {command} writes one.")
         return Result(guarantee(Ledger.load(root / "model" / LEDGER)), root)
     check_twin_output(source, paths, again=True)
-    found, twin = verify(root), next((root / "share").glob("twin.*"))
+    found, twin = verify(root), find_twins(root / "share")[0]
     made = Result(found.guarantee, root, twin, found.rows)
     if asked is None or paths.output is None:
         return made

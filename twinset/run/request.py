@@ -68,7 +68,7 @@ class Source:
     strict: bool = False  # refuse rows without text or label, and control characters
     hold_out: float | None = 0.0  # share of rows kept from the run (None: see `held_share`)
     budget: float | None = None  # limit of the table's account (None: as it states)
-    budget_file: Path | None = None  # the account (None: the one next to the table, if any)
+    budget_file: str | Path | None = None  # the account (None: the one next to the table, if any)
 
     def __post_init__(self) -> None:
         """Refuse a missing file, and file options for a table in memory."""
@@ -130,8 +130,6 @@ class Source:
         names = tuple(name for name in listed if name is not None)
         same = reading.keys() - rules.keys() - {"columns", "kinds", "ranges"}
         others: dict[str, Any] = {n: reading[n] for n in same}
-        if others.get("budget_file") is not None:
-            others["budget_file"] = Path(others["budget_file"])
         others |= {"prompt": prompt, "owner": owner, "hold_out": hold_out, "columns": columns}
         return cls(data, text, names, labels=labels, **others)
 
@@ -150,19 +148,20 @@ class Source:
             InputError: a limit is stated for a table without a file, or another account is named
                 than the one next to the table.
         """
-        beside = None
+        named = None if self.budget_file is None else Path(self.budget_file)
+        usual = None
         if not isinstance(self.data, pd.DataFrame) and Path(self.data).exists():
             table = Path(self.data).resolve()
-            beside = table.with_name(table.name + ACCOUNT)
-            if os.path.lexists(beside):
-                if self.budget_file and self.budget_file.resolve() != beside.resolve():
-                    raise InputError(f"{beside}: is this table's account. Leave out `budget_file`.")
-                return beside
-        if self.budget is None or self.budget_file:
-            return self.budget_file
-        if beside is None:
+            usual = table.with_name(table.name + ACCOUNT)
+            if os.path.lexists(usual):
+                if named and named.resolve() != usual.resolve():
+                    raise InputError(f"{usual}: is this table's account. Leave out `budget_file`.")
+                return usual
+        if self.budget is None or named:
+            return named
+        if usual is None:
             raise InputError("`budget`: this table has no file. Name its account: `budget_file`.")
-        return beside
+        return usual
 
     def open_account(self, command: str, progress: Progress, writes: bool = True) -> Account | None:
         """Return the account that a run of this command counts in, if there is one."""

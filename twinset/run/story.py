@@ -166,9 +166,10 @@ def select(run: Run, spends: bool = True) -> None:
     """
     with timed(run, "select"):
         config, source, records = run.config, run.source, run.records
-        if run.question and spends:
-            raise InputError(run.question)
-        run.tell(*[run.question] * bool(run.question))
+        if run.question:
+            if spends:
+                raise InputError(run.question)
+            run.tell(run.question)
         seed = config.privacy.insecure_noise_seed
         run.randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
         if not (run.folder and run.folder.is_resumed):  # a resumed run has entered before

@@ -20,8 +20,7 @@ import torch
 
 from twinset.config import SamplingConfig
 from twinset.models.base_model import context_length
-from twinset.models.device import GPU_TOKENS, is_cpu
-from twinset.models.hidden_states import TOKENS_AT_ONCE
+from twinset.models.hidden_states import rows_at_once
 from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals, TokenWeights
 from twinset.progress import Count, Progress
 from twinset.sampling.allocation import proportional
@@ -202,9 +201,8 @@ def expected_tokens(
         min(len(prompts[combination]) - 1 + rounded(len(row), TOKENS_TOGETHER), longest)
         for combination, row in every
     ]
-    at_once = TOKENS_AT_ONCE if is_cpu(writer.device) else GPU_TOKENS
     batches = batches_of_one_length(
-        range(len(every)), widths.__getitem__, lambda width: max(1, at_once // width)
+        range(len(every)), widths.__getitem__, partial(rows_at_once, device=writer.device)
     )
     totals = {c: np.zeros(writer.config.vocab_size) for c in rows}
     done = 0

@@ -133,9 +133,9 @@ class _Unfolding:
             with suppress(pa.ArrowNotImplementedError):  # of cells that are all equally large
                 sizes = pc.fill_null(pc.binary_length(plain), 0)
             is_set = len(plain.unique()) == len(plain) and not plain.null_count  # as pandas asks
-            if is_ordered and name in self.dictionaries:
-                if not plain.equals(self.dictionaries[name][2]):
-                    raise InputError(f"{self.path or 'table'}: column {name!r} {NO_ORDER}")
+            known = self.dictionaries.get(name)
+            if is_ordered and known and not plain.equals(known[2]):
+                raise InputError(f"{self.path or 'table'}: column {name!r} {NO_ORDER}")
             self.dictionaries[name] = values, where, plain, sizes, is_set
         return self.dictionaries[name][2:]
 
@@ -216,13 +216,10 @@ def read_parquet(path: Path) -> Reader:
         schema.empty_table().to_pandas()
         schema = _without_index(schema)
         groups = [found.row_group(n) for n in range(found.num_row_groups)]
+        ordered = {f.name for f in schema if pa.types.is_dictionary(f.type) and f.type.ordered}
         for column in (group.column(n) for group in groups for n in range(group.num_columns)):
-            kind = (
-                schema.field(name).type if (name := column.path_in_schema) in schema.names else None
-            )
-            if kind is not None and pa.types.is_dictionary(kind) and kind.ordered:
-                if not column.has_dictionary_page:
-                    raise InputError(f"{path}: column {name!r} {NO_ORDER}")
+            if column.path_in_schema in ordered and not column.has_dictionary_page:
+                raise InputError(f"{path}: column {column.path_in_schema!r} {NO_ORDER}")
         with path.open("rb") as raw, mmap(raw.fileno(), 0, access=ACCESS_READ) as data:
             # sizes of pages, by group of rows and column
             pages = [

@@ -1,0 +1,23 @@
+"""Made-up columns, and what a release makes of them: for the tests of kinds and of conditions."""
+
+import numpy as np
+import pandas as pd
+
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.run.columns import ColumnRelease, PrivateColumns
+from twinset.table.kinds import ColumnRules
+
+N = 600
+rng = np.random.default_rng(0)
+LABELS = rng.integers(0, 2, N)
+DAYS = [pd.Timestamp("2023-01-01") + pd.Timedelta(days=int(d)) for d in rng.integers(0, 700, N)]
+HOURS = pd.Series(DAYS) + pd.to_timedelta(np.arange(N) % 24, "h")
+
+
+def release(frame, rules=None, sigma=0.0):
+    private = PrivateColumns({c: frame[c] for c in frame}, LABELS, 2, [[i] for i in range(N)])
+    found = ColumnRelease(
+        private, rules or ColumnRules(), sigma, None, print, Randomness.for_tests(0)
+    )
+    model = found.find_model(np.bincount(LABELS).tolist())
+    return {c.name: c for c in found.columns}, model

@@ -1,0 +1,91 @@
+"""Rows under conditions on other columns: they meet them to the cent and the second."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.helpers.columns import DAYS, HOURS, LABELS, N, release, rng
+from twinset.errors import InputError
+
+ASKED = pd.DataFrame(
+    {
+        "salary": 1000 * rng.integers(20, 90, N),
+        "price": np.append(np.round(rng.gamma(2, 300, N - 9), 2), [550.25] * 9),
+        "small": rng.gamma(2, 1e-9, N),
+        "dollars": [f"${900 + v * 1.01:,.2f}" for v in range(N)],
+        "euros": [f"{v % 99},{v % 10}0" for v in range(N)],
+        "at": [f"{d:%Y-%m-%d} {i % 24:02}:30:{i % 60:02}" for i, d in enumerate(DAYS)],
+        "day": DAYS,
+        "zoned": pd.Series(HOURS).dt.tz_localize("UTC").dt.tz_convert("US/Eastern"),
+        "offset": [f"{d:%Y-%m-%dT%H:00:00}+02:00" for d in HOURS],
+        "zulu": [f"{d:%Y-%m-%dT%H:00:00Z}" for d in HOURS],
+        "city": np.array(["York", "Hull", "Paris, Texas"])[np.arange(N) % 3],
+    }
+)
+STAMP = pd.Timestamp
+# A column, a condition, and the first and last value that rows may have.
+CONDITIONS = [
+    ("salary", (30_010, 30_020), 30_010, 30_020),
+    ("salary", "40001,50001", 40_001, 50_001),
+    ("salary", np.array([40_001, 50_001]), 40_001, 50_001),
+    ("salary", pd.Series([40_001]), 40_001, 40_001),
+    ("price", (500, 600), 500, 600),
+    ("price", 550.25, 550.25, 550.25),
+    ("price", "500.5:600.75", 500.5, 600.75),
+    ("small", (1.23456789e-9, 2e-9), 1.23456789e-9, 2e-9),
+    ("dollars", "$950.50", "$950.50", "$950.50"),
+    ("dollars", "1,001.25", "$1,001.25", "$1,001.25"),
+    ("euros", "7,5", "7,50", "7,50"),
+    ("at", "2023-03-05 10:30:00", "2023-03-05 10:30:00", "2023-03-05 10:30:00"),
+    ("at", "2023-03-05 10:30", "2023-03-05 10:30:00", "2023-03-05 10:30:59"),
+    ("at", "2023-03-01:2023-03-05", "2023-03-01 00:00:00", "2023-03-05 23:59:59"),
+    ("at", "2023-03-05 08:00:2023-03-05 09:00", "2023-03-05 08:00:00", "2023-03-05 09:00:59"),
+    ("day", ("2023-03-05", "07.03.2023"), STAMP("2023-03-05"), STAMP("2023-03-07")),
+    ("day", pd.DatetimeIndex(["2023-03-05"]), STAMP("2023-03-05"), STAMP("2023-03-05")),
+    ("zoned", *[HOURS.dt.tz_localize("UTC")[7]] * 3),  # by another clock than the column's
+    ("offset", "2023-03-05T10:00:00Z", *["2023-03-05T12:00:00+02:00"] * 2),
+    ("zulu", "2023-03-05T02:00:00+02:00", *["2023-03-05T00:00:00Z"] * 2),
+    ("city", ("York", "Hull"), "Hull", "York"),
+    ("city", "York,Hull", "Hull", "York"),
+    ("city", "Paris, Texas", "Paris, Texas", "Paris, Texas"),
+    ("city", '"Paris, Texas"', "Paris, Texas", "Paris, Texas"),
+]
+BETWEEN = [
+    ("salary", 30_000.5, "a number, .*in steps of 1"),
+    ("price", (500.001, 500.009), "in steps of 0.01"),
+    ("at", "2023-03-05 10:30:00.5", "in steps of a second"),
+    ("day", "2023-03-05 10:30", "in steps of a day"),
+    ("zoned", "2023-03-05 10:30:00", "in steps of an hour"),
+    ("salary", (1, 2, 3), ""),
+    ("salary", "1,2,x", ""),
+]
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return release(ASKED)[1]
+
+
+@pytest.mark.parametrize(("name", "condition", "low", "high"), CONDITIONS)
+def test_rows_meet_their_conditions(asked, name, condition, low, high):
+    given, likely = asked.given({name: condition})
+    found = given.draw(np.repeat(LABELS, 3), 0)[name]
+    assert found.notna().all() and low <= found.min() and found.max() <= high
+    assert (0 < likely).all() and (likely < 1).all()
+    for column in given.columns:
+        column.check()  # as processes do that load it
+
+
+@pytest.mark.parametrize(("name", "condition", "said"), BETWEEN)
+def test_what_lies_between_two_steps_is_refused(asked, name, condition, said):
+    with pytest.raises(InputError, match=f"no row can have this '{name}'.*{said}"):
+        asked.given({name: condition})
+
+
+def test_a_condition_takes_its_share(asked):
+    """The likelihood of a range is that of its cells, and of parts of cells."""
+    parts = [(0, 333.333), (333.34, 500), (500.01, 10**6)]
+    together = sum(asked.given({"price": part})[1] for part in parts)
+    assert together == pytest.approx(1, abs=0.001)
+    real = (ASKED["price"] <= 333.333).mean()
+    assert asked.given({"price": parts[0]})[1].mean() == pytest.approx(real, abs=0.05)
