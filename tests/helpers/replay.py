@@ -41,6 +41,7 @@ from twinset.run import generate as runs
 from twinset.sampling import sampler, tilt_fitting
 
 STEP, VALUES = "a step", "values"
+WORDS = b"Ulaanbaatar", b"7946 0958"  # of texts that differ. Only rows held out may have them.
 COUNTED = {"count_columns": COLUMNS, "count_tokens": TOKEN_MARGINALS, "fit_teacher": TEACHER}
 ROUNDING = 1e-5  # of sums of float32, in lengths of one unit (SECURITY.md, Rounding)
 # Lines that only the owner sees, and what they tell of private rows. All other lines are compared.
@@ -256,7 +257,11 @@ def run_once(request, data: Path, folder: Path, resume=False) -> Outcome:
     files = {str(p.relative_to(folder)): p.read_bytes() for p in public if p.is_file()}
     lines = [line.replace(str(folder), "") for line in shown.lines]
     lines = [line for line in lines if not any(re.match(each, line) for each in PRIVATE)]
+    own = [p for p in folder.rglob("*") if p.is_file() and p != data and "held-out" not in p.name]
     others = {
+        "files with a private word": sorted(
+            p.name for p in own if any(word in p.read_bytes() for word in WORDS)
+        ),
         "parts": sorted(p.name for p in run.iterdir()),
         "rows": made.rows,
         "phases": shown.phases,

@@ -2,9 +2,10 @@
 
 Whatever a run makes of its releases may not depend on the records. So a run on a table in which one
 record differs, with the same releases, must write every byte of `share/` and `model/` again, and
-show the same lines. What differs is a leak that no ledger knows. The idea is that of an audit of
-twelve libraries in 2026 (arXiv 2602.17454). The same runs tell how far each sum moved: by no more
-than its event claims. The noise itself is attacked by `twinset audit mechanism`.
+show the same lines. No other file may name the record. What differs is a leak that no ledger knows.
+The idea is that of an audit of twelve libraries in 2026 (arXiv 2602.17454). The same runs tell how
+far each sum moved: by no more than its event claims. The noise itself is attacked by `twinset audit
+mechanism`.
 """
 
 import json
@@ -53,7 +54,7 @@ TABLE = pd.DataFrame(
         "city": np.array(["York", "Leeds", "Hull"])[rng.integers(0, 3, N)],
         "when": [f"2024-0{1 + i % 9}-{1 + i % 28:02}" for i in range(N)],
         "user_id": [f"u{i}" for i in range(N)],
-        "stars": [str(1 + i % 5) for i in range(N)],
+        "stars": [f"{i % 5}.{25 * (i % 4):02}" for i in range(N)],
     }
 )
 TABLE.loc[BLANK, "text"] = ""  # it is left out, and N is of the others
@@ -105,7 +106,9 @@ NEIGHBOURS = {
     "the shortest text, a rare label": edited(text="x", label="neg", age="-1", when="9999-12-31"),
     "control characters": edited(text="a\x00b\x02", title="\x03", city="Y\x7fork", age="1\u00a00"),
     "formulas and quotes": edited(text='=1+1, "so"\nnext', title='@x "y"\nz', city="=cmd()"),
-    "finer cells": edited(age="42.00", when="2024-03-05T10:00:00.5Z", city="$5.00", user_id="7.0"),
+    "finer cells": edited(
+        age="42.00", when="2024-03-05T10:00:00.5Z", city="$5.00", user_id="7.0", stars="3.000"
+    ),
     "a name, a number and an address": edited(
         text="Mrs Jane Doe, jane.doe@example.org, +44 20 7946 0958, paid 4111 1111 1111 1111"
     ),
@@ -114,8 +117,11 @@ NEIGHBOURS = {
     ABSENT: LEFT_OUT,
 }
 FEW = {name: NEIGHBOURS[name] for name in [*list(NEIGHBOURS)[:4], ABSENT]}
-A_KEY = {
-    "a key of its own": lambda table: table.assign(secret=table["age"].where(table.index == ODD))
+OF_JSON = {
+    "a key of its own": lambda table: table.assign(secret=table["age"].where(table.index == ODD)),
+    "numbers and a list": lambda table: edited(age=19.5, city=10**18)(
+        table.assign(when=[[1] if i == ODD else day for i, day in enumerate(table["when"])])
+    ),
 }
 A_LABEL = {"a label of its own": edited(label="odd")}
 OWNERS = {
@@ -232,7 +238,7 @@ WAYS = {
     "columns by name": Way(*COUNTED, "--columns", "city,age,title", *KINDS),
     "rows without text dropped": Way(*COUNTED, "--drop-empty", table=MORE_GAPS),
     "Parquet": Way(*COUNTED, form="parquet"),
-    "JSONL": Way(*COUNTED, "--columns", "age,city,when", form="jsonl", more=A_KEY),
+    "JSONL": Way(*COUNTED, "--columns", "age,city,when", form="jsonl", more=OF_JSON),
     "a file of its own": Way(*COUNTED, "--output", "twin.jsonl"),
     "group": Way(*COUNTED, "--group-size", "3"),
     "held out": Way(*COUNTED, "--hold-out", "0.3"),
@@ -502,6 +508,12 @@ def line_about_texts(plain, run):
     plain(run)
 
 
+def text_in_a_file(plain, run):
+    """Leave a private text in a file that is not shared."""
+    run.folder.internal.joinpath("text.txt").write_text(run.records.texts[ODD])
+    plain(run)
+
+
 def refusal_by_a_text(plain, run):
     """Refuse a run for one text."""
     if any("5550123" in text for text in run.records.texts):
@@ -527,7 +539,7 @@ def clipped_apart(plain, own, batch):
     return plain(own, replace(batch, units=[[row] for unit in batch.units for row in unit]))
 
 
-BYTES, LINES, REFUSALS, SUMS = "bytes", "lines", "refusals", "sums"
+BYTES, LINES, REFUSALS, SUMS, FILES = "bytes", "lines", "refusals", "sums", "files"
 OTHERS, LONG = "other words, another label, gaps", "a long text, extremes"
 # What is replaced and by what, along which way, which neighbour shows it, and by what.
 FAULTS = {
@@ -572,6 +584,7 @@ FAULTS = {
         *("undeclared labels", "a label of its own", BYTES),
     ),
     "a line about texts": (*(story, "teach", line_about_texts), "trained", LONG, LINES),
+    "a text in a file": (*(story, "teach", text_in_a_file), "trained", OTHERS, FILES),
     "a run refused for a text": (*(story, "plan", refusal_by_a_text), "trained", OTHERS, REFUSALS),
     "columns of owners not scaled": (
         *(columns, "unit_weights", owners_not_scaled),
@@ -602,5 +615,5 @@ def test_a_planted_fault_is_caught(tape, base, tmp_path, monkeypatch, fault):
     plain = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *given: replacement(plain, *given))
     (found,) = findings(Lab(tape, base, tmp_path, WAYS[way]), [neighbour]).values()
-    kinds = {"line:": LINES, "refus": REFUSALS, "moved": SUMS}
+    kinds = {"line:": LINES, "refus": REFUSALS, "moved": SUMS, "files": FILES}
     assert shown in {kinds.get(each[:5], BYTES) for each in found}, found

@@ -3,6 +3,8 @@
 Markers stand in a private table. Commands run well and badly. Then all that they printed, logged or
 left on the disk is searched. A random model writes no marker, so that even the twin must not hold
 one. Only the table, rows held out, and what `--samples` and `--show-real` ask for may hold one.
+
+`test_replay` does so for each kind of run. `refusals.refusal` does so for each bad table.
 """
 
 import errno
@@ -25,14 +27,13 @@ import cli
 from tests.helpers import evaluated
 from tests.helpers.evaluated import without_downloads
 from twinset.commandline.console import Console
-from twinset.table.read import write_frame
 
 _LETTERS = random.Random(7)
 MARKERS = {
     place: "".join(_LETTERS.choices(string.ascii_lowercase, k=24))
     for place in ("text", "label-like column", "left-out column")
 }
-TABLES = {"train.csv", "test.csv", "t.jsonl", "bad.csv"}  # private
+TABLES = {"train.csv", "test.csv", "t.jsonl"}  # private
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
 QUICK = ("--steps", "2", "--batch-size", "8", "--max-tokens", "40", "--rows", "8")
 
@@ -170,27 +171,6 @@ def test_a_key_of_one_record_is_shown_nowhere(world, tiny_base):
     world.search()
 
 
-MORE_RUNS = {
-    "finetune": (("--method", "full", "--gradient-checkpointing"), {"command": "finetune"}),
-    "json lines": (("--format", "parquet"), {"data": "t.jsonl"}),
-    "adaptive, published": (("--noise-policy", "adaptive", "--policy-form", "published"), {}),
-    "selective": (("--noise-policy", "selective", "--detector", "patterns"), {}),
-    "masked": (("--redact-only",), {}),
-    # without privacy values of other columns are public that two rows have
-    "without privacy": (("--no-privacy", "--columns", "none"), {}),
-    "untrained": (("--steps", "0", "--teacher-share", "0.1"), {}),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("more", "how"), MORE_RUNS.values(), ids=MORE_RUNS)
-def test_every_kind_of_run(world, tiny_base, more, how):
-    write_frame(private(80, 0), "t.jsonl")
-    code, said = world.run(*generate(tiny_base, *more, **how))
-    assert code == 0, said
-    world.search()
-
-
 TRAIN_AND_TEST = ("--train", "train.csv", "--test", "test.csv")
 MEMBERS = ("--members", "train.csv", "--non-members", "test.csv")
 
@@ -221,51 +201,7 @@ def test_measuring_comparing_and_planting(world, tiny_base):
 # --- runs that go badly --------------------------------------------------------------------------
 
 
-def bad(change):
-    """A table with something wrong in it, as bad.csv."""
-    return lambda: change(private(60, 2)).to_csv("bad.csv", index=False)
-
-
-SOUND = bad(lambda frame: frame)
-
-
-def with_first(column, *cells):
-    """Cells that stand in the first rows of a column."""
-    return bad(lambda frame: frame.assign(**{column: [*cells, *frame[column][len(cells) :]]}))
-
-
-def raw(data: bytes):
-    return lambda: Path("bad.csv").write_bytes(data)
-
-
 MARKER = MARKERS["text"]
-ROW = f"{MARKER},positive\n"
-STRICT = ("--strict", "")
-FAILING = {
-    "a label that is a text": (SOUND, ("--attribute", "customer")),
-    "a special token": (with_first("text", f"{MARKER} <|endoftext|>"), STRICT),
-    "a missing text": (with_first("text", None), STRICT),
-    "not UTF-8": (
-        raw(b"text,sentiment\n" + ROW.encode() + b"\xff" + ROW.encode()),
-        STRICT,
-    ),
-    "a quote that stays open": (raw(f'text,sentiment\n{ROW}"{MARKER},a\n'.encode()), ()),
-    "no header": (raw(f"{MARKER} and much more that was said,positive\n{ROW}".encode()), ()),
-    "no such template": (SOUND, ("--prompt", "{customer}:")),
-}
-
-
-@pytest.mark.parametrize(("prepare", "more"), FAILING.values(), ids=FAILING)
-def test_refusals(world, tiny_base, prepare, more):
-    prepare()
-    flags = dict(zip(COLUMNS[::2], COLUMNS[1::2], strict=True)) | {"--base-model": tiny_base}
-    flags |= dict(zip(more[::2], more[1::2], strict=True))
-    given = [str(part) for pair in flags.items() for part in pair if part]
-    for command in ("generate", "plan"):
-        code, said = world.run(command, "bad.csv", *given)
-        assert code == 2 and "error: " in said, said
-    world.search()
-    assert not Path("runs").exists()
 
 
 def breaks(error):
