@@ -1,13 +1,32 @@
-"""Noisy sums are those of real numbers, rounded; each level of refinement is tried by itself."""
+"""Noisy sums are those of real numbers, rounded; each level of refinement is tried by itself.
+
+So is noise for a GPU, which processor threads draw ahead. Who reads the last bits of what leaves
+learns no more than ε allows.
+"""
 
 import mpmath
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
+from tests.helpers.pretended import DEVICE, pretending
+from twinset.policies import MechanismParams
+from twinset.policies.policy import Uniform
 from twinset.privacy.mechanism import noise
-from twinset.privacy.mechanism.noise import ExactPair, GaussianGrid, grid_step, polar, refined
-from twinset.privacy.mechanism.randomness import KeyStream
+from twinset.privacy.mechanism.counts import release_label_counts
+from twinset.privacy.mechanism.noise import (
+    ExactPair,
+    Gaussian,
+    GaussianGrid,
+    _add_there,
+    add_gaussian_,
+    add_gaussian_to_each_,
+    grid_step,
+    polar,
+    refined,
+)
+from twinset.privacy.mechanism.randomness import KeyStream, Randomness
 
 KEYS = bytes(32), bytes([1] * 32)
 MANY = 40_001  # an odd number of several blocks
@@ -243,3 +262,183 @@ def test_zero_has_no_sign_and_infinite_sums_stay():
     out = noisy(exact, 1e-3, grid_step(1e-3))[1]
     assert np.array_equal(np.isfinite(out), np.isfinite(exact))
     assert out[0] == np.inf and out[2] == -np.inf and np.isnan(out[3])
+
+
+# -- for a GPU: drawn ahead, used once -------------------------------------------------------------
+
+SHAPES = [(3, 5), (700,), (2, 40)]
+
+
+def noisy_there(exact, std, seed=1):
+    """Add noise to one array as on a GPU, with the processor in its place."""
+    out = torch.from_numpy(exact.copy())
+    own = [torch.from_numpy(std)] if isinstance(std, np.ndarray) else std
+    _add_there([out], own, Randomness.for_tests(seed))
+    return out.numpy()
+
+
+def truth_there(exact, std):
+    """Return the multiples by mpmath, from the bits that were drawn; further bits: their middle."""
+    _, drawn, futures = noise._draw_ahead([(len(exact), exact.dtype.name)], Randomness.for_tests(1))
+    for future in futures:
+        future.result()
+    words, turns = (x.tolist() for x in (drawn[0].words, drawn[0].turns))
+    bits = 64 + 8 * exact.itemsize
+    pairs = [
+        pair_of((word << 64 | 1 << 63, 127), turn << 64 | 1 << 63, bits)
+        for word, turn in zip(words, turns, strict=True)
+    ]
+    numbers = [z for both in zip(*pairs, strict=True) for z in both][: len(exact)]
+    return np.array(rounded(exact, numbers, std, grid_step(std)), float).astype(exact.dtype)
+
+
+@pytest.mark.parametrize(("dtype", "scale", "std"), SIZES)
+def test_every_number_of_a_gpu_is_rounded_as_the_real_one(dtype, scale, std, monkeypatch):
+    """What is rounded there, what level 2 rounds where all is left to it, and one std for each."""
+    exact = (sums(2001, np.float64) * scale).astype(dtype)
+    expected = truth_there(exact, std)
+    assert np.array_equal(noisy_there(exact, std), expected)
+    assert np.array_equal(noisy_there(exact, np.full(len(exact), std)), expected)
+    monkeypatch.setattr(noise, "SLACK", dict.fromkeys(noise.SLACK, 1.0))
+    assert np.array_equal(noisy_there(exact, std), expected)
+
+
+def test_without_a_margin_some_of_them_would_be_wrong(monkeypatch):
+    exact = sums(100_001)
+    expected = noisy_there(exact, 0.8)
+    for bound in ("MARGIN", "SLACK"):
+        monkeypatch.setattr(noise, bound, dict.fromkeys(noise.MARGIN, 0.0))
+    monkeypatch.setattr(noise, "FARTHEST", 100.0)
+    monkeypatch.setattr(noise, "NEAREST", 0.0)
+    assert not np.array_equal(noisy_there(exact, 0.8), expected)
+
+
+def test_no_number_is_used_twice_and_none_depends_on_a_sum(monkeypatch):
+    """Three steps draw what one stream of numbers holds in a row, whatever the sums are."""
+    taken: list[np.ndarray] = []
+    plain = noise._round_there
+
+    def watched(sums, std, drawn, grid):
+        taken.append(drawn.words.copy())
+        plain(sums, std, drawn, grid)
+
+    monkeypatch.setattr(noise, "_round_there", watched)
+    for scale in (1.0, 1e6):
+        randomness = Randomness.for_tests(2)
+        for _ in range(3):
+            _add_there([torch.full((4001,), scale)], 0.7, randomness)
+        _add_there([torch.zeros(17)], 0.7, randomness)  # drawn now: what was ahead does not fit
+    once = np.concatenate(taken[:4])
+    assert len(np.unique(once)) == len(once) == 3 * 2001 + 9
+    assert np.array_equal(once, np.concatenate(taken[4:]))
+    ((wanted, drawn, futures),) = randomness.drawn_ahead  # those of the next step
+    assert wanted == [(17, "float32")] and all(future.result() is None for future in futures)
+    assert not set(drawn[0].words) & set(once)
+
+
+def test_a_step_that_used_its_numbers_again_would_be_noticed(monkeypatch):
+    """The control of the above: noise that is never taken out."""
+    kept = noise._draw_ahead([(50, "float32")], Randomness.for_tests(1))
+    monkeypatch.setattr(noise, "_draw_ahead", lambda wanted, randomness: kept)
+    again = Randomness.for_tests(1)
+    first, second = torch.zeros(50), torch.zeros(50)
+    _add_there([first], 0.7, again)
+    _add_there([second], 0.7, again)
+    assert torch.equal(first, second)
+
+
+def test_tensors_of_a_processor_get_their_noise_one_by_one_and_of_a_device_joined(monkeypatch):
+    def to_each(place):
+        totals = [torch.zeros(shape).to(place) for shape in SHAPES]
+        add_gaussian_to_each_(totals, 1.5, Randomness.for_tests(3))
+        return torch.cat([total.cpu().flatten() for total in totals])
+
+    randomness, joined = Randomness.for_tests(3), torch.zeros(795)
+    apart = [add_gaussian_(torch.zeros(shape), 1.5, randomness).flatten() for shape in SHAPES]
+    assert torch.equal(to_each("cpu"), torch.cat(apart))
+    _add_there([joined], 1.5, Randomness.for_tests(3))
+    with pretending():
+        assert torch.equal(to_each(DEVICE), joined)
+        monkeypatch.setattr(noise, "JOINED", 720)  # the first two, and the last one
+        first = torch.zeros(715)
+        _add_there([first], 1.5, Randomness.for_tests(3))
+        assert torch.equal(to_each(DEVICE)[:715], first)
+
+
+# -- the last bits ---------------------------------------------------------------------------------
+
+# Each attack is shown to work on the mechanism that was here first, floating-point noise added to
+# floating-point numbers (Mironov 2012).
+DRAWS = 200_000
+SIGMA_COUNTS = 9.0
+
+
+def float_noise(dtype, seed):
+    """Return (DRAWS,) numbers as they were drawn before there was a grid."""
+    gaussian = Gaussian(KeyStream(bytes([seed] * 32)), np.dtype(dtype), noise.AT_ONCE)
+    draws = [gaussian.draw(noise.AT_ONCE).copy() for _ in range(-(-DRAWS // noise.AT_ONCE))]
+    return np.concatenate(draws)[:DRAWS]
+
+
+def float_counts(count, seed):
+    return np.maximum(count + SIGMA_COUNTS * float_noise(np.float64, seed), 0.0)
+
+
+def test_no_label_count_shows_what_it_is_not():
+    """At ε = 8, of which the old one broke δ 1,500 times over."""
+    labels = [(i,) for i in range(DRAWS)]  # none of which a record has
+    released, _ = release_label_counts([], labels, SIGMA_COUNTS, Randomness.for_tests(3))
+    assert all(type(number) is int for number in released)
+
+    def not_one(published):  # z near -1 is a multiple of 2⁻⁵³, and with it 1 + z
+        last = published * 2.0**53
+        return ((published > 0) & (published < 0.5) & (last != np.rint(last))).mean()
+
+    assert not_one(float_counts(0, 1)) == pytest.approx(0.0148, abs=0.003)
+    assert not_one(float_counts(1, 2)) == not_one(np.array(released)) == 0
+
+
+# One step of SGD on one weight that starts at 0, as every LoRA's second factor does.
+LEARNING_RATE, EXPECTED_RECORDS, CLIPPED_TO = np.float32(0.3), np.float32(48), 1.0
+
+
+def step_of(noisy):
+    """Return float32 weights after the step."""
+    return (np.float32(0) - LEARNING_RATE * (noisy / EXPECTED_RECORDS)).astype(np.float32)
+
+
+def old_release(total, sigma, seed):
+    """float32 noise added to float32 sums."""
+    return np.float32(total) + np.float32(sigma * CLIPPED_TO) * float_noise(np.float32, seed)
+
+
+def new_release(total, sigma, seed):
+    params = MechanismParams(sigma, CLIPPED_TO, 0.1, Randomness.for_tests(seed))
+    sums, _ = Uniform(params).release([torch.full((DRAWS,), float(total))], [])
+    return sums[0].numpy()
+
+
+def shown_not_to_be_c(weights):
+    """The share of weights that no sum C + z leads to: z near -C are multiples of 2⁻²⁵ C."""
+    about = -weights.astype(np.float64) * 48 / 0.3  # what leads to each weight
+    step = 2.0**-25 * CLIPPED_TO
+    near = np.rint(about / step)[:, None] + np.arange(-4, 5)  # (n, 9) multiples of it
+    possible = (step_of((near * step).astype(np.float32)) == weights[:, None]).any(1)
+    return ((np.abs(about) < CLIPPED_TO / 4) & ~possible).mean()
+
+
+@pytest.mark.parametrize("sigma", [0.5, 2.0])
+def test_weights_after_one_step_show_nothing_and_any_table_may_lead_to_each(sigma):
+    """All sums are multiples of one step, whatever was summed; so weights are of one set."""
+    assert shown_not_to_be_c(step_of(old_release(0.0, sigma, 1))) > 0.02
+    assert shown_not_to_be_c(step_of(old_release(CLIPPED_TO, sigma, 2))) == 0
+    step = grid_step(sigma * CLIPPED_TO)
+    for total in (0.0, CLIPPED_TO, 0.1):
+        released = new_release(total, sigma, 3)
+        assert total == 0.1 or shown_not_to_be_c(step_of(released)) == 0
+        multiples = released.astype(np.float64) / step
+        assert (multiples == np.rint(multiples)).all()
+        assert not np.signbit(released[released == 0]).any()
+        assert set(range(-100, 101)) <= set(np.rint(multiples - total / step).astype(int).tolist())
+    multiples = old_release(0.1, sigma, 3).astype(np.float64) / step
+    assert (multiples != np.rint(multiples)).any()
