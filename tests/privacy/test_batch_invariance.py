@@ -1,18 +1,26 @@
-"""One record more must not change another's gradient, rounding included; else no theorem holds."""
+"""One unit more must not change another's gradient, rounding included; else no theorem holds.
+
+A unit is a record, or all records of an owner: drawn, clipped and summed together.
+"""
 
 import math
+from collections import Counter
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from tests.helpers import oracle
 from tests.helpers.commands import texts
 from twinset import Twinset
 from twinset.config import PrivacyConfig, SpeedConfig
 from twinset.models.layers import BatchShape, batch_interference, is_batch_invariant
 from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.engine import FAST, Execution
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.mechanism.units import Units
 from twinset.progress import Silent
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 from twinset.training import clipped_sum as learner
@@ -151,3 +159,75 @@ def test_training_falls_back_to_float32_if_bfloat16_is_not_batch_invariant(
     frozen, autocast = (low or torch.float32, None) if method == "lora" else (torch.float32, low)
     assert next(twinset.model.model.parameters()).dtype is frozen
     assert [how.autocast for _, _, how in engines] == [autocast]
+
+
+# -- owners, and how sums are rounded --------------------------------------------------------------
+
+
+def test_an_owners_records_are_drawn_afresh_and_evenly():
+    units = Units(7, np.array([2, 0, 1, 0, 0, 2, 0]), most=2)
+    bits = Randomness.for_tests(0).sampling
+    assert len(units) == 3
+    drawn = [units.draw(np.array([0, 1, 2]), bits) for _ in range(3000)]
+    assert all(records[1:] == [[2], [0, 5]] for records in drawn)
+    pairs = Counter(tuple(records[0]) for records in drawn)
+    assert len(pairs) == 6  # of the four records 1, 3, 4 and 6
+    expected = len(drawn) / 6
+    statistic = sum((count - expected) ** 2 / expected for count in pairs.values())
+    assert statistic < 33.0  # chi-square, 5 degrees of freedom, 4 in 10⁶
+    alone = Units(3)  # without owners each record is a unit
+    assert alone.draw(np.array([2, 0]), bits) == [[2], [0]] and len(alone) == 3
+
+
+def sums_of(model, records, units, norm=math.inf) -> list[torch.Tensor]:
+    engine = ClippingEngine(model, norm)
+    clipped = ClippedSum(engine, records, LOSS, SPEED, 64)
+    try:
+        clipped.compute_clipped_sum(Batch(1, units))
+        return [total.clone() for total in engine.sums]
+    finally:
+        engine.close()
+
+
+def length(sums) -> float:
+    return oracle.norm(list(sums))
+
+
+def difference(left, right) -> float:
+    return length([a - b for a, b in zip(left, right, strict=True)])
+
+
+def test_an_owners_gradient_is_the_sum_of_its_records(model):
+    """By autograd, record by record; the control leaves one out."""
+    records, owned = records_of(LENGTHS[:9]), [0, 3, 4, 8]
+    loss, prompts = oracle.bounded(LOSS.weight), records.prompts
+    expected = [torch.zeros_like(p) for p in model.eval().parameters() if p.requires_grad]
+    for record in owned:
+        text, own = records.texts[record], records.labels[record]
+        order = [prompts[own], *(ids for label, ids in prompts.items() if label != own)]
+        unit = [(prompt, text) for prompt in order]
+        for total, g in zip(expected, oracle.unit_gradient(model, unit, loss), strict=True):
+            total += g
+    size = length(expected)
+    assert difference(expected, sums_of(model, records, [owned])) < 1e-5 * size
+    assert difference(expected, sums_of(model, records, [owned[:3]])) > 1e-2 * size
+
+
+def test_one_record_hardly_changes_how_the_others_are_rounded(model):
+    """Float32 addition is not associative; what SECURITY.md says of it, for small batches."""
+    records, norm = records_of([4 + i % 10 for i in range(32)]), 0.01
+    everyone = [[i] for i in range(32)]
+    whole = sums_of(model, records, everyone, norm)
+    for left_out in (0, 15):
+        units = everyone[:left_out] + everyone[left_out + 1 :]
+        given = [whole, *(sums_of(model, records, u, norm) for u in (units, [[left_out]]))]
+
+        def moved(dtype, given=given) -> tuple[float, float]:
+            parts = list(
+                zip(*([s.to(dtype).double() for s in sums] for sums in given), strict=True)
+            )
+            return length([a - b for a, b, _ in parts]), length([a - b - c for a, b, c in parts])
+
+        alone, others = moved(torch.float32)
+        assert alone < norm and others < 1e-5 * norm
+        assert moved(torch.bfloat16)[1] > 1e-3 * norm  # sums of less precision would show it

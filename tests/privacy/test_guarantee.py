@@ -228,8 +228,12 @@ def test_a_bound_that_says_nothing_is_no_guarantee(monkeypatch):
     assert "No guarantee for 2 records" in guarantee(ledger(group_size=2)).sentence
 
 
-def test_a_group_of_owners_is_not_stated():
-    assert guarantee(OWNED_RECORDS).epsilon is not None
+def test_a_guarantee_of_owners_says_so_and_states_no_group(tmp_path):
+    given = guarantee(OWNED_RECORDS)
+    assert given.epsilon is not None and "record is" not in given.sentence
+    assert "for each owner" in given.sentence and "all records of a given owner" in given.sentence
+    card = hand_over(tmp_path, OWNED_RECORDS).card.read_text("utf-8")
+    assert "Private owners: 1000" in card
     given = guarantee(replace(OWNED_RECORDS, group_size=2))
     assert given.epsilon is None and "one unit already" in given.sentence
 
