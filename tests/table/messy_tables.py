@@ -315,6 +315,9 @@ READ = {
     "a text that is a number": Messy(
         jsonl(lines(changed(TEXTS, _3=7))), LEFT_OUT.format(1), file="t.jsonl", records=39
     ),
+    "half an emoji": Messy(
+        json.dumps(lines(changed(TEXTS, _0="so \ud83d"))), "1 text holds �", "t.json", first="so �"
+    ),
     "two columns for one text": Messy(
         cells(header=(*HEADER, "title"), more=[changed([f"T{i}" for i in range(40)], _0="")]),
         "joining columns 'title', 'review' into one, which the twin calls 'text'",

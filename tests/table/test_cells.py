@@ -250,6 +250,11 @@ def test_what_is_no_table_in_memory_is_refused_in_one_line(kind):
     assert said in refusal(table_of, made)
 
 
+def test_half_a_character_in_memory_is_left_out():
+    records = records_of(table_of({"text": ["so \ud83d", *"bcd"], "label": ["x", "y\ud83d"] * 2}))
+    assert list(records.texts) == ["so ", *"bcd"] and records.labels[1] == ("y\ufffd",)
+
+
 def test_a_given_encoding_keeps_no_byte_order_mark(tmp_path):
     for encoding in ("utf-16-le", "utf-16-be", "utf-8"):
         path = tmp_path / "t.csv"
