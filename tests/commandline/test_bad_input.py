@@ -32,10 +32,7 @@ def with_text(seventh):
 
 def lay_out_files() -> None:
     """Write everything that the cases below name into the working folder."""
-    tables = {
-        "gaps": GOOD.assign(review=FOUR_BLANK),
-        "end": with_text(f"{MARKER} <|endoftext|> b"),
-    }
+    tables = {"gaps": GOOD.assign(review=FOUR_BLANK), "end": with_text(f"{MARKER} <|endoftext|> b")}
     for name, frame in tables.items():
         frame.to_csv(f"{name}.csv", index=False)
     files = {

@@ -16,13 +16,7 @@ from evaluation.leakage.audits import CanaryRequest as Planted
 from evaluation.policy_runs import ComparisonRequest as Compared
 from tests.helpers.refusals import refusal
 from twinset.bounds import Bounds, option_name
-from twinset.config import (
-    PolicyConfig,
-    PrivacyConfig,
-    SamplingConfig,
-    SpeedConfig,
-    TrainingConfig,
-)
+from twinset.config import PolicyConfig, PrivacyConfig, SamplingConfig, SpeedConfig, TrainingConfig
 from twinset.config.options import OPTIONS, options_of
 from twinset.pretraining import PretrainConfig
 from twinset.run.request import Source

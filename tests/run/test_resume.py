@@ -26,11 +26,7 @@ from tests.helpers.commands import (
     snapshot,
 )
 from twinset.commandline import console  # noqa: F401 (so that names to patch exist)
-from twinset.privacy.accounting.events import (
-    GaussianRelease,
-    LabelSelection,
-    SubsampledGaussian,
-)
+from twinset.privacy.accounting.events import GaussianRelease, LabelSelection, SubsampledGaussian
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.run import checkpoint, releases, story

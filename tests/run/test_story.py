@@ -60,13 +60,7 @@ SEVERAL, ALONE = [f"u{i // 3}" for i in range(60)], [f"u{i}" for i in range(60)]
         ("customer", ["new", "old"] * 30, {}, {}, False),  # hardly people
         ("user_id", SEVERAL, {"owner": "user_id"}, {}, False),
         ("user_id", SEVERAL, {"each_row_is_someone": True}, {}, False),
-        (
-            "user_id",
-            SEVERAL,
-            {},
-            {"epsilon": None},
-            False,
-        ),  # protects no one
+        ("user_id", SEVERAL, {}, {"epsilon": None}, False),  # protects no one
     ],
 )
 def test_a_run_asks_whose_the_rows_are(tiny_base, name, cells, source, options, is_asked):

@@ -74,19 +74,8 @@ def test_owners_are_compared_by_their_spelling(tmp_path, more):
     assert len(set(records_of(path, owner="who").owners[:40])) == 5
 
 
-SPELLINGS = [
-    "p1",
-    "P1",
-    "p1 ",
-    "p1\xa0",
-    " \u200bp1",
-    "\uff50\uff11",
-    "p 2",
-    "P  2",
-    "p2",
-    "p\xe9",
-    "pe\u0301",
-]
+OF_ONE = ["p1", "P1", "p1 ", "p1\xa0", " \u200bp1", "\uff50\uff11"]
+SPELLINGS = [*OF_ONE, "p 2", "P  2", "p2", "p\xe9", "pe\u0301"]
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
@@ -95,9 +84,8 @@ def test_a_persons_protection_is_not_split_by_how_an_owner_is_spelt(tmp_path, en
     rows = [(f"a text number {i}", "ab"[i % 2], cell) for i, cell in enumerate(cells)]
     frame = pd.DataFrame(rows, columns=["text", "label", "who"])
     read.write_frame(frame, tmp_path / f"t.{ending}")
-    records, notes = records_from_frame(
-        read_frame(tmp_path / f"t.{ending}"), "text", ["label"], owner="who"
-    )
+    frame = read_frame(tmp_path / f"t.{ending}")
+    records, notes = records_from_frame(frame, "text", ["label"], owner="who")
     assert records.owners[:12].tolist() == [0] * 6 + [1, 1, 2, 3, 3, 4]
     assert any("7 owners are merged with others that differ only by case" in note for note in notes)
     assert not any("p1" in note.casefold() for note in notes)
@@ -129,22 +117,18 @@ TYPED = ["jsonl", "parquet", "feather", "dataset", "saved"]
 
 def made(kind, rows, path):
     """Return a table of these rows, by way of a file of this kind."""
-    file = path.with_suffix(f".{kind}")
-    if kind == "memory":
-        return pd.DataFrame(rows)
-    if kind == "dataset":
-        return read_frame(Dataset.from_list(rows))
-    if kind == "saved":
-        Dataset.from_list(rows).save_to_disk(str(file))
-    elif kind == "jsonl":
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    elif kind == "csv":
-        pd.DataFrame(rows, dtype=object).to_csv(file, index=False)
-    elif kind == "xlsx":
-        pd.DataFrame(rows, dtype=object).to_excel(file, index=False)
-    else:
-        write = {"parquet": pq.write_table, "feather": feather.write_feather}[kind]
-        write(pa.Table.from_pylist(rows), file)
+    file, frame = path.with_suffix(f".{kind}"), pd.DataFrame(rows, dtype=object)
+    write = {
+        "saved": lambda: Dataset.from_list(rows).save_to_disk(str(file)),
+        "jsonl": lambda: file.write_text("".join(json.dumps(row) + "\n" for row in rows)),
+        "csv": lambda: frame.to_csv(file, index=False),
+        "xlsx": lambda: frame.to_excel(file, index=False),
+        "parquet": lambda: pq.write_table(pa.Table.from_pylist(rows), file),
+        "feather": lambda: feather.write_feather(pa.Table.from_pylist(rows), file),
+    }
+    if kind in ("memory", "dataset"):
+        return pd.DataFrame(rows) if kind == "memory" else read_frame(Dataset.from_list(rows))
+    write[kind]()
     return read_frame(file)
 
 
@@ -218,13 +202,9 @@ def test_one_record_does_not_change_which_column_is_guessed():
         assert "columns 'a', 'b' may each be a column of labels" in said
 
 
-N = 20
-TEXTS_OF_N = [f"{SECRET} text {n} of words" for n in range(N)]
+LISTS = pd.array([[1, 2]] * 20, pd.ArrowDtype(pa.list_(pa.int64())))
 ODD = {
-    "lists as labels": (
-        pd.array([[1, 2]] * N, pd.ArrowDtype(pa.list_(pa.int64()))),
-        "other than text",
-    ),
+    "lists as labels": (LISTS, "other than text"),
     "numbers of no type": (pd.Series([2**63, -1] * 10, dtype=object), "more than 64 bits"),
 }
 NO_TABLES = {
@@ -238,7 +218,8 @@ NO_TABLES = {
 @pytest.mark.parametrize("kind", ODD)
 def test_odd_label_columns_are_refused_in_one_line(kind):
     labels, said = ODD[kind]
-    frame = pd.DataFrame({"text": TEXTS_OF_N, "label": labels})
+    texts = [f"{SECRET} text {n} of words" for n in range(20)]
+    frame = pd.DataFrame({"text": texts, "label": labels})
     for attributes in (["label"], []):
         line = refusal(records_from_frame, frame, "text", attributes)
         assert SECRET not in line and (not attributes or said in line)

@@ -4,6 +4,7 @@ Each kind of label is read from each kind of source, written in each format, and
 `evaluate` and `audit` read a twin, with the run's schema and without.
 """
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -79,23 +80,32 @@ def table_of(values) -> pd.DataFrame:
 
 
 def saved(frame: pd.DataFrame, kind: str, folder: Path) -> pd.DataFrame:
+    if kind == "memory":
+        return frame
     path = folder / f"source.{kind}"
-    if kind.startswith(("csv", "tsv")):
-        frame.to_csv(path, index=False, sep="\t" if kind.startswith("tsv") else ",")
-    elif kind == "jsonl":
-        frame.to_json(path, orient="records", lines=True)
-    elif kind == "xlsx":
-        frame.to_excel(path, index=False)
-    elif kind == "parquet":
-        frame.to_parquet(path)
-    return frame if kind == "memory" else read_frame(path)
+    write = {
+        "csv": lambda: frame.to_csv(path, index=False),
+        "tsv.gz": lambda: frame.to_csv(path, index=False, sep="\t"),
+        "jsonl": lambda: frame.to_json(path, orient="records", lines=True),
+        "xlsx": lambda: frame.to_excel(path, index=False),
+        "parquet": lambda: frame.to_parquet(path),
+    }
+    write[kind]()
+    return read_frame(path)
+
+
+def found_in(frame: pd.DataFrame, rules: LabelRules | None = None, found=(), **how):
+    """Return the records of a table, with the label values that are found, and the notes."""
+    records, notes = records_from_frame(
+        frame, "text", ["label"], rules=rules or LabelRules(), **how
+    )
+    return with_found(records, notes, dict(found)), notes
 
 
 def handed_over(records, format: str, folder: Path) -> list[list[str]]:
     """Return the labels of a twin with a source's own rows: as each reader of it sees them."""
     (attribute,), schema = records.schema.attributes, records.schema
-    made = description([*attribute.values], attribute.name)
-    made = type(made)(**{**vars(made), "schema": schema})
+    made = replace(description([*attribute.values], attribute.name), schema=schema)
     frame = twin_frame(schema, records.texts, records.labels)
     folder.mkdir()
     file = write_share(folder, frame, ledger(), made, format).twin
@@ -117,8 +127,7 @@ def test_labels_of_a_source_are_spelt_as_there(tmp_path, kind, source, is_declar
         pytest.skip("pandas writes such a cell as a formula")
     frame = saved(table_of(values), source, tmp_path)
     rules = LabelRules({"label": values}) if is_declared else LabelRules()
-    records, notes = records_from_frame(frame, "text", ["label"], rules=rules)
-    records = with_found(records, notes)
+    records, notes = found_in(frame, rules)
     expected = table_of(values).label.tolist()
     assert [plain(value) for (value,) in records.labels] == expected
     assert {plain(value) for value in records.schema.attributes[0].values} == set(values)
@@ -136,8 +145,7 @@ def test_equal_numbers_are_one_label_whatever_they_come_from(tmp_path, kind):
     gap = full.assign(label=full.label.where(full.index > 0))  # it makes floats of whole numbers
     tables = [saved(f, s, tmp_path) for f in (full, gap) for s in SOURCES if s != "jsonl"]
     for table in tables:
-        records, notes = records_from_frame(table, "text", ["label"], rules=LabelRules())
-        records = with_found(records, notes)
+        records, notes = found_in(table)
         settled = LabelRules().settled(records.schema, {})
         labels = dict(zip(records.texts, records.labels, strict=True))
         for other in tables:
@@ -163,8 +171,7 @@ def test_a_label_that_a_run_left_out_is_not_measured(tmp_path, usual, rare, is_d
     """It is no other spelling of one that the run has."""
     frame = saved(table_of([*usual * 4, rare]), "csv", tmp_path)
     rules = LabelRules({"label": usual}, drop=True) if is_declared else LabelRules()
-    records, notes = records_from_frame(frame, "text", ["label"], rules=rules)
-    records = with_found(records, notes, {"label": dict.fromkeys(usual, 9)})
+    records, notes = found_in(frame, rules, {"label": dict.fromkeys(usual, 9)})
     settled = rules.settled(records.schema, {})
     real = public_records(frame, records.schema, settled, "t", notes.append)
     assert list(real.texts) == list(records.texts) and len(real) < len(frame)
@@ -181,8 +188,7 @@ def test_a_label_that_a_run_left_out_is_not_measured(tmp_path, usual, rare, is_d
     ],
 )
 def test_a_table_without_labels_of_the_twin_is_refused_in_words(ours, theirs, message):
-    records, notes = records_from_frame(table_of(ours), "text", ["label"], rules=LabelRules())
-    schema = with_found(records, notes).schema
+    schema = found_in(table_of(ours))[0].schema
     with pytest.raises(InputError, match=f"^t: no row has[^`]*{message}[^`]*$"):
         public_records(table_of(theirs), schema, LabelRules().settled(schema, {}), "t", print)
 
@@ -192,9 +198,7 @@ def test_a_table_without_labels_of_the_twin_is_refused_in_words(ours, theirs, me
 def test_labels_of_a_twin_are_those_of_its_source(tmp_path, kind, format):
     values, spelt = TYPED.get(kind) or (SPELT[kind], SPELT[kind])
     source = "memory" if kind in TYPED else "csv"
-    frame = saved(table_of(values), source, tmp_path)
-    records, notes = records_from_frame(frame, "text", ["label"], rules=LabelRules())
-    records = with_found(records, notes)
+    records, _ = found_in(saved(table_of(values), source, tmp_path))
     expected = table_of(spelt).label.tolist()
     for seen in handed_over(records, format, tmp_path / "share"):
         assert seen == expected
@@ -202,18 +206,14 @@ def test_labels_of_a_twin_are_those_of_its_source(tmp_path, kind, format):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_class_label_is_known_by_its_name(tmp_path, format):
-    data = Dataset.from_dict({"text": [f"text {i} and more" for i in range(ROWS)],
-                              "label": [i % 3 - 1 for i in range(ROWS)]})  # fmt: skip
+    labels = [i % 3 - 1 for i in range(ROWS)]
+    data = Dataset.from_dict({"text": [f"text {i} and more" for i in range(ROWS)], "label": labels})
     data = data.cast_column("label", ClassLabel(names=["bad", "good"]))
     data.save_to_disk(tmp_path / "folder")
     data.to_parquet(tmp_path / "t.parquet")
     expected = [["bad", "good"][i % 3 - 1] for i in range(ROWS) if i % 3]  # -1: it has none
     for source in (data, tmp_path / "folder", tmp_path / "t.parquet"):
-        frame = read_frame(source)
-        records, notes = records_from_frame(
-            frame, "text", ["label"], drop_empty=True, rules=LabelRules()
-        )
-        records = with_found(records, notes)
+        records, _ = found_in(read_frame(source), drop_empty=True)
         assert records.schema.attributes[0].dtype == "category"
         place = tmp_path / f"share-{type(source).__name__}-{Path(str(source)).name[:6]}"
         for seen in handed_over(records, format, place):
@@ -224,8 +224,8 @@ def test_what_pandas_takes_for_numbers_is_another_label(tmp_path):
     """A negative control: read as pandas infers it, labels of the source are lost."""
     lost = []
     for kind, values in SPELT.items():
-        table_of(values).to_csv(tmp_path / "t.csv", index=False)
-        inferred = pd.read_csv(tmp_path / "t.csv").label
+        saved(table_of(values), "csv", tmp_path)
+        inferred = pd.read_csv(tmp_path / "source.csv").label
         if set(map(str, inferred.dropna())) != set(values):
             lost.append(kind)
     assert len(lost) >= 6 and {"signed", "versions", "codes of diseases"} <= set(lost)
@@ -233,14 +233,11 @@ def test_what_pandas_takes_for_numbers_is_another_label(tmp_path):
 
 def test_a_label_that_no_column_holds_is_a_text(tmp_path):
     codes = ["123456789012345678901", "123456789012345678902"]
-    table_of(codes).to_csv(tmp_path / "t.csv", index=False)
-    records, _ = records_from_frame(
-        read_frame(tmp_path / "t.csv"), "text", ["label"], rules=LabelRules({"label": codes})
-    )
+    frame = saved(table_of(codes), "csv", tmp_path)
+    records, _ = found_in(frame, LabelRules({"label": codes}))
     assert handed_over(records, "parquet", tmp_path / "share")[0] == table_of(codes).label.tolist()
     # what a frame's type cannot hold is declared all the same
-    halves = LabelRules({"label": [0, 1, 2.5]})
-    records, _ = records_from_frame(table_of([0, 1]), "text", ["label"], rules=halves)
+    records, _ = found_in(table_of([0, 1]), LabelRules({"label": [0, 1, 2.5]}))
     assert records.schema.attributes[0].dtype == "float64"
     large = pd.Series([10**16, 1e16, 2 * 10**16], dtype=object)
     records, _ = records_from_frame(table_of(large), "text", ["label"])

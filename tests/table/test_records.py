@@ -32,18 +32,6 @@ def refused(frame: pd.DataFrame, text: str | None, attributes: list[str], **opti
     return message
 
 
-def test_records_and_schema() -> None:
-    frame = table(stars=[5, 1, 5, 1, 3, 3])
-    records, notes = records_from_frame(frame, "review", ["stars", "mood"])
-    assert len(records) == 6 and list(records.texts) == REVIEWS
-    assert records.labels[:2] == [(5, "good"), (1, "bad")]
-    assert [type(value) for value in records.labels[0]] == [int, str]
-    schema = records.schema
-    assert schema.columns == ("mood", "review", "stars") and "id" not in str(schema)
-    assert [a.values for a in schema.attributes] == [(1, 3, 5), ("bad", "good")]
-    assert notes == ["leaving out column 'id': the twin will not have it"]
-
-
 # --- guesses, and names that may be cells ---------------------------------------------------------
 
 

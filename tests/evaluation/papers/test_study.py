@@ -5,12 +5,7 @@ import importlib
 import pandas as pd
 import pytest
 
-from evaluation.papers.study import (
-    Comparison,
-    Study,
-    compare_arms,
-    run_study,
-)
+from evaluation.papers.study import Comparison, Study, compare_arms, run_study
 
 PAPERS = [f"papers.{name}" for name in ("kerrigan", "adp", "anadp", "sdp", "mattern")]
 
