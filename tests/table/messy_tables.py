@@ -12,9 +12,9 @@ import json
 import os
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +33,20 @@ SEMICOLON = "read as UTF-8, separated by ; (detected"
 LEFT_OUT = "leaving out {} of 40 rows: text or label missing or blank"
 
 
-@dataclass(frozen=True)
 class Messy:
     """A file, and what is to be seen of it."""
 
-    make: str | bytes | Callable[[Path], Any]  # its text, its bytes, or what writes it
-    said: str = ""  # parts of what the owner is told, with " & " between; in `REFUSED`, of the line
-    file: str = "t.csv"
-    records: int = 40
-    first: str = TEXTS[0]
-    options: dict[str, Any] = field(default_factory=dict)  # of `Source`
+    def __init__(
+        self,
+        make: str | bytes | Callable[[Path], Any],  # its text, its bytes, or what writes it
+        said: str = "",  # parts of what the owner is told, by " & "; in `REFUSED`, of the line
+        first: str = TEXTS[0],
+        file: str = "t.csv",
+        records: int = 40,
+        **options: Any,  # of `Source`
+    ):
+        self.make, self.said, self.first, self.file = make, said, first, file
+        self.records, self.options = records, options
 
     def write(self, folder: Path) -> Path:
         """Write the file into a folder."""
@@ -81,26 +85,35 @@ def table(texts: list = TEXTS, labels: list = LABELS, **more: Any) -> pd.DataFra
     return pd.DataFrame({"review": texts, "label": labels} | more)
 
 
-def parquet(frame: pd.DataFrame | pa.Table) -> Callable[[Path], None]:
+def in_jsonl(rows: list[dict], *said: str, **more: Any) -> Messy:
+    return Messy(jsonl(rows), *said, **{"file": "t.jsonl"} | more)
+
+
+def in_json(found: Any, *said: str, **more: Any) -> Messy:
+    return Messy(json.dumps(found), *said, **{"file": "t.json"} | more)
+
+
+def parquet(frame: pd.DataFrame | pa.Table, *said: str, **more: Any) -> Messy:
     arrow = frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame)
-    return lambda path: pyarrow.parquet.write_table(arrow, path)
+    write = partial(pyarrow.parquet.write_table, arrow)
+    return Messy(write, *said, **{"file": "t.parquet"} | more)
 
 
-def excel(*sheets: pd.DataFrame, **more: Any) -> Callable[[Path], None]:
+def excel(*sheets: pd.DataFrame, startrow: int = 0, **more: Any) -> Messy:
     def write(path: Path) -> None:
         with pd.ExcelWriter(path) as book:
             for number, sheet in enumerate(sheets):
-                sheet.to_excel(book, sheet_name=f"s{number}", index=False, **more)
+                sheet.to_excel(book, sheet_name=f"s{number}", index=False, startrow=startrow)
 
-    return write
+    return Messy(write, **{"file": "t.xlsx"} | more)
 
 
-def arrow_stream(found: pa.Table) -> Callable[[Path], None]:
+def stream(found: pa.Table, *said: str, **more: Any) -> Messy:
     def write(path: Path) -> None:
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, found.schema) as stream:
-            stream.write_table(found)
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, found.schema) as batches:
+            batches.write_table(found)
 
-    return write
+    return Messy(write, *said, **{"file": "t.arrow"} | more)
 
 
 def feather_of_polars(path: Path) -> None:
@@ -128,7 +141,7 @@ def zip_of(size: int) -> bytes:
 
 def bare_excel(sheet: str, doctype: str = "") -> Callable[[Path], None]:
     def write(path: Path) -> None:
-        excel(table()[:1])(path)
+        excel(table()[:1]).make(path)
         with zipfile.ZipFile(path) as old:
             parts = {name: old.read(name) for name in old.namelist()}
         space = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -173,7 +186,7 @@ TWICE, GAP = (
 TIMES = pa.array([1, 10**9] * 20, pa.time64("ns"))
 # what stands before a quote, and what stands behind the one that belongs to it
 QUOTED = [(" ", ""), (" ", " "), ("\t", ""), ("\xa0", ""), ("\u200b ", ""), (" ", " she said")]
-STRICT, LABEL = {"strict": True}, {"attributes": ("label",)}
+LABEL = {"attributes": ("label",)}
 JOIN = LABEL | {"text": "{title}: {review}"}
 UNBALANCED = ["good"] * 37 + ["bad"] * 3
 
@@ -183,36 +196,30 @@ READ = {
     "semicolons in cp1252": Messy(
         cells(FRENCH, sep=";").encode("cp1252"),
         "read as cp1252, separated by ; (detected, `encoding` and `delimiter` to change)",
-        first=FRENCH[0],
+        FRENCH[0],
     ),
-    "semicolons in cells too": Messy(
-        cells(GERMAN, sep=";").encode("cp1252"), "cp1252", first=GERMAN[0]
-    ),
+    "semicolons in cells too": Messy(cells(GERMAN, sep=";").encode("cp1252"), "cp1252", GERMAN[0]),
     "semicolons, and commas in all texts": Messy(
-        cells([f"{t}, and, so" for t in TEXTS], sep=";"), SEMICOLON, first=f"{TEXTS[0]}, and, so"
+        cells([f"{t}, and, so" for t in TEXTS], sep=";"), SEMICOLON, f"{TEXTS[0]}, and, so"
     ),
     "commas, semicolons in texts": Messy(
         cells([f"{t}; and" for t in TEXTS]), first=f"{TEXTS[0]}; and"
     ),
     "tabs in a .csv": Messy(cells(sep="\t"), "separated by tabs"),
     "commas in a .tsv": Messy(cells(), "separated by ,", file="t.tsv"),
-    "a delimiter that is given": Messy(cells(sep="~"), "read as UTF-8", options={"delimiter": "~"}),
+    "a delimiter that is given": Messy(cells(sep="~"), "read as UTF-8", delimiter="~"),
     "an encoding that is given": Messy(
         cells(FRENCH).encode("cp850", "replace"),
         "read as cp850, separated by , (detected, `delimiter` to change)",
-        first=FRENCH[0].replace("’", "?"),
-        options={"encoding": "cp850"},
+        FRENCH[0].replace("’", "?"),
+        encoding="cp850",
     ),
     "Excel's own first line": Messy("sep=;\r\n" + cells(sep=";", end="\r\n"), SEMICOLON),
-    "UTF-16 of sheets": Messy(
-        cells(FRENCH, sep="\t").encode("utf-16"), "UTF-16 & tabs", first=FRENCH[0]
-    ),
+    "UTF-16 of sheets": Messy(cells(FRENCH, sep="\t").encode("utf-16"), "UTF-16 & tabs", FRENCH[0]),
     "UTF-16 without its mark": Messy(cells().encode("utf-16-le"), "read as UTF-16-le"),
     **{
         f"{kind.upper()} of {script}": Messy(
-            cells([f"{text} {i}" for i in range(40)]).encode(kind),
-            f"UTF{kind[3:]}",
-            first=f"{text} 0",
+            cells([f"{text} {i}" for i in range(40)]).encode(kind), f"UTF{kind[3:]}", f"{text} 0"
         )
         for kind in ("utf-16-le", "utf-16-be")
         for script, text in SCRIPTS.items()
@@ -220,27 +227,25 @@ READ = {
     "UTF-16 of Cyrillic in one line": Messy(
         json.dumps(lines(RUSSIAN), ensure_ascii=False).encode("utf-16-be"),
         "UTF-16-be",
-        "t.json",
-        first=RUSSIAN[0],
+        RUSSIAN[0],
+        file="t.json",
     ),
     "UTF-16 of a name without its order": Messy(
-        cells().encode("utf-16-be"), "read as UTF-16-be", options={"encoding": "utf-16"}
+        cells().encode("utf-16-be"), "read as UTF-16-be", encoding="utf-16"
     ),
     "UTF-32 of a name without its order": Messy(
-        cells().encode("utf-32-le"), "read as UTF-32-le", options={"encoding": "utf-32"}
+        cells().encode("utf-32-le"), "read as UTF-32-le", encoding="utf-32"
     ),
     "UTF-32": Messy(cells().encode("utf-32"), "read as UTF-32"),
-    "Cyrillic of Windows": Messy(cells(RUSSIAN).encode("cp1251"), "cp1251", first=RUSSIAN[0]),
+    "Cyrillic of Windows": Messy(cells(RUSSIAN).encode("cp1251"), "cp1251", RUSSIAN[0]),
     "gzipped semicolons": Messy(gzip.compress(cells(sep=";").encode()), SEMICOLON, file="t.csv.gz"),
     "carriage returns": Messy(cells(end="\r\n")),
     "carriage returns, twice": Messy(cells(end="\r\r\n")),
     "carriage returns alone": Messy(
         cells(changed(TEXTS, _0="two,\nlines"), end="\r"), first="two,\nlines"
     ),
-    "a name of two lines": Messy(
-        cells().replace("review", '"re\rview"', 1), options={"text": "re\rview"}
-    ),
-    "a name like a packed file": Messy(cells(header=("PAR1", "label")), options={"text": "PAR1"}),
+    "a name of two lines": Messy(cells().replace("review", '"re\rview"', 1), text="re\rview"),
+    "a name like a packed file": Messy(cells(header=("PAR1", "label")), text="PAR1"),
     "line breaks and quotes in cells": Messy(
         cells(changed(TEXTS, _0='two\n"lines", and\r\nmore')), first='two\n"lines", and\r\nmore'
     ),
@@ -254,19 +259,19 @@ READ = {
     "texts whose lines look like rows": Messy(
         cells(changed(TEXTS, _0=f"{SECRET} 4,5\nEssen 3,5\nService 5"), [*"45"] * 20),
         first=f"{SECRET} 4,5\nEssen 3,5\nService 5",
-        options={"multiline": True},
+        multiline=True,
     ),
     "a blank before a quote, in a text": Messy(
         cells(changed(TEXTS, _0=f' "{SECRET} room"')), first=f' "{SECRET} room"'
     ),
     "blank lines": Messy(cells().replace("\n", "\n\n")),
     "a blank line before the header": Messy("\n \n" + cells()),
-    "NUL characters": Messy(cells(NULS), "removed 2 NUL characters", first=f"{SECRET} ab c"),
+    "NUL characters": Messy(cells(NULS), "removed 2 NUL characters", f"{SECRET} ab c"),
     "control characters": Messy(
-        cells(BELLS), "removed control characters from 2 texts (`strict`", first="a b[2J c"
+        cells(BELLS), "removed control characters from 2 texts (`strict`", "a b[2J c"
     ),
     "damaged UTF-8": Messy(
-        cells(FRENCH).encode() + b"caf\xff and\xc3,bad\n", "1 text holds �", "t.csv", 41, FRENCH[0]
+        cells(FRENCH).encode() + b"caf\xff and\xc3,bad\n", "1 text holds �", FRENCH[0], records=41
     ),
     "characters that were lost": Messy(cells(changed(TEXTS, _3="caf\ufffd")), "1 text holds �"),
     "labels with lost characters": Messy(
@@ -279,10 +284,7 @@ READ = {
     ),
     "rows of separators": Messy(f"{cells()},\n,\n", "out 2 of 42 rows"),
     "many rows without label": Messy(
-        cells(labels=LABELS[:30] + [""] * 10),
-        LEFT_OUT.format(10),
-        records=30,
-        options={"drop_empty": True},
+        cells(labels=LABELS[:30] + [""] * 10), LEFT_OUT.format(10), records=30, drop_empty=True
     ),
     "a label that is rare": Messy(cells(labels=UNBALANCED), "labels from column 'label' (guessed"),
     "two columns that may be labels": Messy(
@@ -291,14 +293,14 @@ READ = {
     ),
     "words for what is missing": Messy(cells(labels=["NA", "None"] * 20)),
     "numbers with gaps": Messy(cells(labels=[*[1, 2] * 19, 1, ""]), LEFT_OUT.format(1), records=39),
-    "numbers as text": Messy(jsonl(lines(labels=["1", "2"] * 20)), file="t.jsonl"),
+    "numbers as text": in_jsonl(lines(labels=["1", "2"] * 20)),
     "zeros before numbers": Messy(cells(labels=["007", "01"] * 20)),
     "decimal commas": Messy(cells(labels=["1,5", "2,5"] * 20, sep=";"), SEMICOLON),
     "emoji": Messy(cells(changed(TEXTS, _0="👩‍🔬 great 👍🏽")), first="👩‍🔬 great 👍🏽"),
     "Chinese without spaces": Messy(
         cells([f"这部电影非常好,我会推荐给所有人{i}" for i in range(40)]),
         "texts from column 'review' (guessed",
-        first="这部电影非常好,我会推荐给所有人0",
+        "这部电影非常好,我会推荐给所有人0",
     ),
     "a column without a name": Messy(cells(header=("review", "label", ""), more=[range(40)])),
     "JSONL with blank lines": Messy(jsonl(lines(), "\n\n"), file="t.jsonl"),
@@ -309,76 +311,60 @@ READ = {
     "bzip2": Messy(bz2.compress(cells().encode()), file="t.csv.bz2"),
     "Zstandard": Messy(pa.compress(jsonl(lines()), "zstd", asbytes=True), file="t.jsonl.zst"),
     "an array in an object": Messy(json.dumps({"data": lines()}, indent=1), file="t.json"),
-    "nested JSON beside": Messy(
-        json.dumps(lines(about={"a": [1, {"b": None}]})), "leaving out column", file="t.json"
+    "nested JSON beside": in_json(lines(about={"a": [1, {"b": None}]}), "leaving out column"),
+    "a text that is a number": in_jsonl(
+        lines(changed(TEXTS, _3=7)), LEFT_OUT.format(1), records=39
     ),
-    "a text that is a number": Messy(
-        jsonl(lines(changed(TEXTS, _3=7))), LEFT_OUT.format(1), file="t.jsonl", records=39
-    ),
-    "half an emoji": Messy(
-        json.dumps(lines(changed(TEXTS, _0="so \ud83d"))), "1 text holds �", "t.json", first="so �"
-    ),
+    "half an emoji": in_json(lines(changed(TEXTS, _0="so \ud83d")), "1 text holds �", first="so �"),
     "two columns for one text": Messy(
         cells(header=(*HEADER, "title"), more=[changed([f"T{i}" for i in range(40)], _0="")]),
         "joining columns 'title', 'review' into one, which the twin calls 'text'",
-        first=f": {TEXTS[0]}",
-        options=JOIN,
+        f": {TEXTS[0]}",
+        **JOIN,
     ),
-    "a column like a template": Messy(
-        cells(header=("{review}", "label")), options={"text": "{review}"}
-    ),
-    "Excel": Messy(excel(table()), file="t.xlsx"),
-    "Excel with rows before the table": Messy(excel(table(), startrow=3), file="t.xlsx"),
-    "Excel with dates": Messy(excel(table(labels=DATES)), file="t.xlsx", options=LABEL),
-    "Excel with escapes": Messy(
-        excel(table(changed(TEXTS, _0="a_x000D_\nb _x005F_x0041_ _xD83D__xDE00_"))),
-        file="t.xlsx",
+    "a column like a template": Messy(cells(header=("{review}", "label")), text="{review}"),
+    "Excel": excel(table()),
+    "Excel with rows before the table": excel(table(), startrow=3),
+    "Excel with dates": excel(table(labels=DATES), **LABEL),
+    "Excel with escapes": excel(
+        table(changed(TEXTS, _0="a_x000D_\nb _x005F_x0041_ _xD83D__xDE00_")),
         first="a\r\nb _x0041_ \U0001f600",
     ),
-    "two sheets": Messy(excel(table(), table()[:2]), "read the first of 2 sheets", file="t.xlsx"),
-    "another sheet": Messy(excel(table()[:2], table()), file="t.xlsx", options={"split": "s1"}),
+    "two sheets": excel(table(), table()[:2], said="read the first of 2 sheets"),
+    "another sheet": excel(table()[:2], table(), split="s1"),
     "Feather": Messy(lambda path: table().to_feather(path), file="t.feather"),
     "Feather of polars": Messy(feather_of_polars, file="t.feather"),
-    "Feather with categories of halves": Messy(
-        arrow_stream(pa.table({"review": TEXTS, "label": HALVES})), file="t.arrow"
-    ),
-    "columns of no use that pandas lacks": Messy(
-        arrow_stream(pa.table({"review": TEXTS, "label": TWICE, "at": TIMES, "of": GAP})),
+    "Feather with categories of halves": stream(pa.table({"review": TEXTS, "label": HALVES})),
+    "columns of no use that pandas lacks": stream(
+        pa.table({"review": TEXTS, "label": TWICE, "at": TIMES, "of": GAP}),
         "leaving out columns",
-        file="t.arrow",
-        options=LABEL,
+        **LABEL,
     ),
-    "times as labels": Messy(
-        parquet(pa.table({"review": TEXTS, "label": TIMES})), file="t.parquet", options=LABEL
-    ),
-    "an index with a name": Messy(parquet(table().set_index("review")), file="t.parquet"),
+    "times as labels": parquet(pa.table({"review": TEXTS, "label": TIMES}), **LABEL),
+    "an index with a name": parquet(table().set_index("review")),
     "an empty group of rows": Messy(
         groups_of_rows(table()[:9], table()[:0], table()[9:]), file="t.parquet"
     ),
-    "a stream of Arrow's": Messy(arrow_stream(pa.Table.from_pandas(table())), file="t.arrow"),
-    "dates as labels": Messy(parquet(table(labels=DATES)), file="t.parquet", options=LABEL),
-    "decimals as labels": Messy(
-        parquet(table(labels=[Decimal("1.50"), Decimal(2)] * 20)), file="t.parquet"
-    ),
-    "categories": Messy(parquet(table(labels=pd.Categorical(LABELS))), file="t.parquet"),
+    "a stream of Arrow's": stream(pa.Table.from_pandas(table())),
+    "dates as labels": parquet(table(labels=DATES), **LABEL),
+    "decimals as labels": parquet(table(labels=[Decimal("1.50"), Decimal(2)] * 20)),
+    "categories": parquet(table(labels=pd.Categorical(LABELS))),
 }
 
 REFUSED = {
     "nothing": Messy(b"", "the table has no rows"),
     "a header alone": Messy(b"review,label\n", "the table has no rows"),
-    "columns alone": Messy(parquet(table()[:0]), "the table has no rows", file="t.parquet"),
+    "columns alone": parquet(table()[:0], "the table has no rows"),
     "an empty array": Messy(b"[]", "the table has no rows", file="t.json"),
-    "an empty sheet": Messy(excel(pd.DataFrame()), "the table has no rows", file="t.xlsx"),
+    "an empty sheet": excel(pd.DataFrame(), said="the table has no rows"),
     "no header": Messy(cells(header=None), "header row is missing, add a line of names"),
     "no header, and labels that are named": Messy(
-        cells(labels=LABELS, header=None),
-        "number 1 is like one & `text`",
-        options={"attributes": ("bad",)},
+        cells(labels=LABELS, header=None), "number 1 is like one & `text`", attributes=("bad",)
     ),
     "no header above what nothing repeats": Messy(
         cells(labels=[f"{SECRET}{i}" for i in range(40)], header=None),
         "It has columns number 1, number 2 (is the header row missing? Add a line of names",
-        options={"text": "review"},
+        text="review",
     ),
     "two columns of one name": Messy(cells(header=("a", "a")), "two columns have the same name"),
     "a row too wide": Messy(cells() + f"{SECRET},a,b\n", "row 42 has 3 cells & quotes"),
@@ -430,17 +416,17 @@ REFUSED = {
     "text behind a quotation": Messy(cells() + f'"{SECRET}" he said,a\n', "row 42 has a quote"),
     "quotes behind backslashes": Messy(cells() + f'"a \\"{SECRET}\\"",a\n', "row 42 has a quote"),
     "damaged UTF-8": Messy(
-        cells(FRENCH).encode() + b"\xff,bad\n", "row 42 is not UTF-8 text", options=STRICT
+        cells(FRENCH).encode() + b"\xff,bad\n", "row 42 is not UTF-8 text", strict=True
     ),
     "an encoding that is not its own": Messy(
-        cells(FRENCH).encode("cp1252"), "row 2 is not ascii text", options={"encoding": "ascii"}
+        cells(FRENCH).encode("cp1252"), "row 2 is not ascii text", encoding="ascii"
     ),
     "an unknown encoding": Messy(
         cells(["\x81\x8d\x8f\x90\x9d" * 9] * 40).encode("latin-1"), "`encoding`"
     ),
     "a damaged header": Messy(b"t\xffxt \xc3\xa9\xc3\xa9,l\na,b\n", "the header is not UTF-8"),
     "UTF-8 that is called UTF-16": Messy(
-        cells(), "no byte order mark & add -le or -be", options={"encoding": "utf-16"}
+        cells(), "no byte order mark & add -le or -be", encoding="utf-16"
     ),
     "NUL characters in another encoding": Messy(
         cells(changed(FRENCH, _3="a\0b")).encode("cp1252"), "not UTF-8, and has NULs"
@@ -453,17 +439,17 @@ REFUSED = {
         gzip.compress(cells().encode())[:-9], "cut off. Copy", file="t.csv.gz"
     ),
     "a picture": Messy(b"\x89PNG" + bytes(99), "is not text"),
-    "NUL characters, strictly": Messy(cells(NULS), "row 2 has a NUL", options=STRICT),
+    "NUL characters, strictly": Messy(cells(NULS), "row 2 has a NUL", strict=True),
     "characters that were lost, strictly": Messy(
-        cells(changed(TEXTS, _3="caf\ufffd")), "row 5: contains �", options=STRICT
+        cells(changed(TEXTS, _3="caf\ufffd")), "row 5: contains �", strict=True
     ),
     "labels with lost characters, strictly": Messy(
         cells(labels=changed(LABELS, _3="caf\ufffd")),
         "in one row, row 5. Save the file as",
-        options=STRICT,
+        strict=True,
     ),
-    "controls, strictly": Messy(cells(BELLS), "row 2: contains a control", options=STRICT),
-    "empty rows, strictly": Messy(cells(EMPTY_ROWS), "first in row 3", options=STRICT),
+    "controls, strictly": Messy(cells(BELLS), "row 2: contains a control", strict=True),
+    "empty rows, strictly": Messy(cells(EMPTY_ROWS), "first in row 3", strict=True),
     "many rows without label": Messy(
         cells(labels=changed(LABELS, _5="", _6="", _7="")), "in 3 of 40 rows, first in row 7"
     ),
@@ -475,22 +461,16 @@ REFUSED = {
     "a key twice in an array": Messy(
         f'[{{"review": "{SECRET}", "label": "a", "label": "b"}}]', "item 1 & twice", file="t.json"
     ),
-    "two kinds": Messy(jsonl(lines(labels=["1", 2] * 20)), "mixes text, numbers", file="t.jsonl"),
-    "objects as labels": Messy(
-        jsonl(lines(labels=PAIRS)), "other than text, numbers", file="t.jsonl", options=LABEL
-    ),
+    "two kinds": in_jsonl(lines(labels=["1", 2] * 20), "mixes text, numbers"),
+    "objects as labels": in_jsonl(lines(labels=PAIRS), "other than text, numbers", **LABEL),
     "two columns of texts": Messy(
         cells(header=(*HEADER, "title"), more=[[f"some title words {i}" for i in range(40)]]),
         "may each be a column of texts & {title}: {body}",
     ),
-    "an empty template": Messy(cells(), "put column names between", options=JOIN | {"text": "{}"}),
-    "a template of no such column": Messy(cells(), "no column 'title'", options=JOIN),
-    "a template of objects": Messy(
-        jsonl(lines(title={"a": SECRET})), "lists or objects", file="t.jsonl", options=JOIN
-    ),
-    "two tables inside": Messy(
-        json.dumps({"data": lines(), "rows": lines()}), "item 41 & array of", file="t.json"
-    ),
+    "an empty template": Messy(cells(), "put column names between", **JOIN | {"text": "{}"}),
+    "a template of no such column": Messy(cells(), "no column 'title'", **JOIN),
+    "a template of objects": in_jsonl(lines(title={"a": SECRET}), "lists or objects", **JOIN),
+    "two tables inside": in_json({"data": lines(), "rows": lines()}, "item 41 & array of"),
     "pandas' own JSON": Messy(
         lambda path: table().to_json(path), "columns or rows & orient='records'", file="t.json"
     ),
@@ -511,34 +491,24 @@ REFUSED = {
     "Zstandard that is cut off": Messy(
         pa.compress(cells().encode(), "zstd", asbytes=True)[:-9], "cut off. Copy", file="t.csv.zst"
     ),
-    "Excel called CSV": Messy(excel(table()), "Unpack it, or name the file by its kind"),
-    "Parquet called JSONL": Messy(parquet(table()), "Unpack it, or name", file="t.jsonl"),
+    "Excel called CSV": excel(
+        table(), said="Unpack it, or name the file by its kind", file="t.csv"
+    ),
+    "Parquet called JSONL": parquet(table(), "Unpack it, or name", file="t.jsonl"),
     "a pipe": Messy(os.mkfifo, "is no file. Pipe it in"),
-    "bytes": Messy(
-        parquet(table([text.encode() for text in TEXTS])),
-        "no text but bytes. Decode them",
-        file="t.parquet",
-        options={"text": "review"},
+    "bytes": parquet(
+        table([text.encode() for text in TEXTS]), "no text but bytes. Decode them", text="review"
     ),
-    "lists as texts": Messy(
-        parquet(table([[text] for text in TEXTS])),
-        "holds no text",
-        file="t.parquet",
-        options={"text": "review"},
-    ),
-    "lists": Messy(json.dumps([[SECRET, "a"]]), "item 1 & array of objects", file="t.json"),
+    "lists as texts": parquet(table([[text] for text in TEXTS]), "holds no text", text="review"),
+    "lists": in_json([[SECRET, "a"]], "item 1 & array of objects"),
     "an array cut off": Messy(
         json.dumps(lines()).encode()[:-20], "item 40 & array of objects", file="t.json"
     ),
     "a line cut off": Messy(
         jsonl(lines(), "\n\n")[:-20], "line 79 & one object a line", file="t.jsonl"
     ),
-    "a delimiter": Messy(
-        parquet(table()), "for text files", file="t.parquet", options={"delimiter": ";"}
-    ),
-    "a sheet that is not there": Messy(
-        excel(table()), "no sheet 's9'", file="t.xlsx", options={"split": "s9"}
-    ),
+    "a delimiter": parquet(table(), "for text files", delimiter=";"),
+    "a sheet that is not there": excel(table(), said="no sheet 's9'", split="s9"),
     "an Excel file with a password": Messy(b"\xd0\xcf\x11\xe0" * 99, "password", file="t.xlsx"),
     "a bomb": Messy(zip_of(2**20 + 1), "inflates to more", file="t.xlsx"),
     "a Feather file that inflates": Messy(
@@ -548,8 +518,8 @@ REFUSED = {
         "inflates to more than 100 times",
         file="t.feather",
     ),
-    "a Feather file of more rows than bytes": Messy(
-        arrow_stream(pa.table({"label": pa.nulls(10**8)})), "rows and & bytes", file="t.arrow"
+    "a Feather file of more rows than bytes": stream(
+        pa.table({"label": pa.nulls(10**8)}), "rows and & bytes"
     ),
     "an Excel file of entities": Messy(
         bare_excel(row(1, "&a;"), f'<!DOCTYPE x [<!ENTITY a "{SECRET}">]>'),
