@@ -31,6 +31,7 @@ from twinset.config.options import OPTIONS
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import guarantee
+from twinset.release.share import COMPANIONS
 from twinset.release.verify import verify
 
 QUICK = {"steps": 2, "batch_size": 8, "max_tokens": 12, "max_redraws": 100, "epsilon": 50}
@@ -228,7 +229,7 @@ def test_a_twin_goes_to_the_hub_with_its_card_or_not_at_all(model, monkeypatch):
     twin = model.sample(6)
     assert model.push_to_hub("me/twin", twin) == "me/twin"
     (files,) = pushed.values()
-    assert set(files) == {"README.md", "privacy.json", "report.html", "twin.parquet"}
+    assert set(files) == {"privacy.json", "twin.parquet", *COMPANIONS.values()}
     assert asked == [{"repo_type": "dataset", "private": True}]
     assert b"differentially private" in files["README.md"]
     with pytest.raises(InputError, match="60 of 60 rows were not returned"):

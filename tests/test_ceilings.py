@@ -14,6 +14,9 @@ the weights and the tokenizer of a base model.
 The other columns took 2,700 lines of `twinset`, 680 of `evaluation` and 1,500 of tests: tables and
 a model of them, spellings of cells, second texts, rows under conditions, measures and attacks.
 
+Descriptions for hubs, a registry and a protection officer took 300 lines of `twinset`, 250 of
+`evaluation` and 300 of tests.
+
 One account a table took 580 lines of `twinset` and 500 of tests: its file, its limit, its command,
 and the total of several ledgers.
 """
@@ -34,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (26_185, 20_500),
+    "twinset": (26_500, 20_500),
     "twinset/commandline": (1_155, 900),
     "twinset/run": (3_655, 2_200),  # accounts of tables
     # The spellings of cells that come back took 560: dates, numbers, identifiers, yes and no. How
@@ -44,8 +47,9 @@ LINES = {
     "twinset/sampling": (2_835, 2_200),
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
-    # charts of other columns, how their CSV is read, and signatures
-    "twinset/release": (1_240, 1_000),
+    # charts of other columns, how their CSV is read, and signatures. Descriptions for hubs and a
+    # registry took 270: most of it is their words.
+    "twinset/release": (1_540, 1_000),
     "twinset/policies": (1_400, 1_100),
     "twinset/models": (1_955, 1_800),
     "twinset/privacy": (4_885, 4_800),  # the total of several runs
@@ -60,7 +64,8 @@ LINES = {
     # replay took 800: ways, neighbours, faults, lines and refusals, and how far each sum moves
     "tests": (22_155, 16_000),
 }
-MOST_FILES = 271  # goal 250. Columns took 14, replay two, signatures two, accounts two.
+# goal 250. Columns took 14, replay two, signatures two, accounts two, descriptions for others four
+MOST_FILES = 275
 LONGEST_FILE = 610  # goal 600
 FUNCTIONS_PER_1000_LINES = 38.5
 CALLED_ONCE = 62

@@ -52,6 +52,8 @@ DIFFERS = {
     "share/privacy.json /files/twin/sha256": "a hash of these rows",
     "share/privacy.json /files/card/sha256": "a hash of the card",
     "share/privacy.json /files/page/sha256": "a hash of a page that counts and shows these rows",
+    "share/croissant.json /distribution/#/sha256": "a hash of these rows",
+    "share/privacy.json /files/croissant/sha256": "a hash of a file that has it",
     "share/README.md": "rows of each label in the twin, in two lines: post-processing",
 }
 # Of the page: counts of the twin's rows, and some of them. All else on it must be equal.

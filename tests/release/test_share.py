@@ -156,14 +156,20 @@ def test_a_missing_or_partial_guarantee_is_said_first_and_not_folded(spent, warn
 
 # -- publishing ------------------------------------------------------------------------------------
 
-NAMES = ["twin.README.md", "twin.csv", "twin.privacy.json"]
+NAMES = [
+    "twin.README.md",
+    "twin.croissant.json",
+    "twin.csv",
+    "twin.deployment.yaml",
+    "twin.privacy.json",
+]
 
 
 @pytest.fixture
 def share(tmp_path) -> Path:
     folder = tmp_path / "run" / "share"
     folder.mkdir(parents=True)
-    for name in ("twin.csv", "README.md", "privacy.json"):
+    for name in ("twin.csv", "README.md", "privacy.json", "croissant.json", "deployment.yaml"):
         (folder / name).write_text(f"new {name}")
     return folder
 

@@ -217,6 +217,15 @@ WRITTEN = (
     "The rows were written by a language model that was fitted {} to a private table. What "
     "they say may be false, biased or offensive."
 )
+
+
+def say_how_fitted(claim: Guarantee) -> str:
+    """Return the words for what fitted the model, which never say more than is guaranteed."""
+    if claim.epsilon is None:
+        return "WITHOUT a privacy guarantee"
+    return f"with {'' if claim.is_of_whole_records else 'selective '}differential privacy"
+
+
 _FILTERED = {
     "debris": "web debris or instructions to a writer",
     "vulgar": "vulgar words or slurs",
@@ -374,7 +383,7 @@ def render_card(
         claim=claim,
         schema=schema,
         header=f"---\n{lines}---\n",
-        written=WRITTEN.format,
+        written=WRITTEN.format(say_how_fitted(claim)),
         stated=stated_lines(claim, rows),
         belief=belief_sentence(claim),
         call=f"pd.{reader}({', '.join(arguments)})",

@@ -1,7 +1,7 @@
-"""The shared files next to the file a user named: FILE, STEM.README.md and STEM.privacy.json.
+"""The shared files next to the file a user named: FILE, STEM.README.md, STEM.privacy.json and more.
 
-The signature of `privacy.json` comes with it, if there is one. Knows names and atomic replacement.
-Does not know how the twin was made.
+The signature of `privacy.json` comes with them, if there is one, and so do the files for
+registries. Knows names and atomic replacement. Does not know how the twin was made.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from pathlib import Path
 from twinset.errors import InputError
 from twinset.files.atomic import sha256_file, writing
 from twinset.release.card import CARD
+from twinset.release.registries import CROISSANT, DEPLOYMENT
 from twinset.release.share import LEDGER, PRIVACY, find_twins
-from twinset.release.sign import signature_of
+from twinset.release.sign import SIGNATURE
 
 
 def beside(output: Path) -> tuple[Path, Path]:
@@ -30,13 +31,23 @@ def beside(output: Path) -> tuple[Path, Path]:
     )
 
 
+def companions(output: Path) -> dict[str, Path]:
+    """Return the paths of all files that come with an output file, by their names in a `share/`.
+
+    >>> [path.name for path in companions(Path("o.csv")).values()][2:]
+    ['o.privacy.json.sig', 'o.croissant.json', 'o.deployment.yaml']
+    """
+    names = (CARD, PRIVACY, PRIVACY + SIGNATURE, CROISSANT, DEPLOYMENT)
+    return {name: output.with_name(f"{output.stem}.{name}") for name in names}
+
+
 def check_output(output: Path, overwrite: bool = False, is_same: bool = False) -> None:
     """Refuse an output file that `publish` could not write. Call it before any training.
 
     Existing files may be replaced if they are the same already (`is_same`).
 
     Raises:
-        InputError: its folder is missing, not writable or part of a run, or one of the three files
+        InputError: its folder is missing, not writable or part of a run, or one of the files
             exists. With `overwrite`: the existing file is not a twin.
     """
     folder = output.parent
@@ -46,14 +57,13 @@ def check_output(output: Path, overwrite: bool = False, is_same: bool = False) -
         raise InputError(f"`output={output}`: the folder {folder} does not exist. Create it.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"`output={output}`: {folder} is not writable. Choose another folder.")
-    card, privacy = beside(output)
-    for path in (output, card, privacy, signature_of(privacy)):
+    for path in (output, *companions(output).values()):
         if path.is_dir():
             raise InputError(f"`output={path}`: is a folder. Name a file.")
         if path.exists() and not (overwrite or is_same):
             raise InputError(f"{path}: exists. Use `overwrite`, or name another `output`.")
     # An existing file may be anything, the private table too.
-    if output.exists() and not is_same and not privacy.is_file():
+    if output.exists() and not is_same and not beside(output)[1].is_file():
         raise InputError(f"`output={output}`: exists and has no ledger. Name another file.")
 
 
@@ -63,22 +73,16 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
     Existing files that are the same already, from a run that was stopped, are replaced.
 
     Args:
-        share: the finished run's `share/`, with one `twin.*`, `README.md` and `privacy.json`, and
-            perhaps its signature.
-        output: the twin's new name. `beside` names the others.
+        share: the finished run's `share/`, with one `twin.*`, `README.md`, `privacy.json` and
+            others of `companions`.
+        output: the twin's new name.
         overwrite: whether other files of these names may be replaced.
 
     Raises:
         InputError: as `check_output`, or the disk is full. Existing files stay.
     """
-    twin, (card, privacy) = find_twins(share)[0], beside(output)
-    signature = signature_of(privacy)
-    pairs = [
-        (twin, output),
-        (share / CARD, card),
-        (share / PRIVACY, privacy),
-        (signature_of(share / PRIVACY), signature),
-    ]
+    pairs = [(find_twins(share)[0], output)]
+    pairs += [(share / name, target) for name, target in companions(output).items()]
     there = [pair for pair in pairs if pair[1].is_file()]
     is_same = all(
         source.is_file() and sha256_file(source) == sha256_file(target) for source, target in there
@@ -98,7 +102,7 @@ def publish(share: Path, output: Path, overwrite: bool = False) -> None:
                 shutil.copyfile(source, new / target.name)
         try:
             for _, target in pairs:
-                if target.exists():  # an old signature, too, where the new twin has none
+                if target.exists():  # an old one, too, where the new twin has none
                     os.replace(target, old / target.name)
                 if target in made:
                     os.replace(new / target.name, target)

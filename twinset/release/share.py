@@ -28,6 +28,12 @@ from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
 from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger
 from twinset.release.card import CARD, TwinDescription, render_card, template
+from twinset.release.registries import (
+    CROISSANT,
+    DEPLOYMENT,
+    describe_data_set,
+    draft_deployment,
+)
 from twinset.table.cells import FLOATING, Cells, read_dates, read_number
 from twinset.table.columns import as_texts
 from twinset.table.kinds import TEXT, Column
@@ -35,6 +41,8 @@ from twinset.table.read import FORMATS, FORMULA_STARTS, format_of, write_frame, 
 from twinset.table.schema import Schema
 
 PRIVACY, PAGE = "privacy.json", "report.html"
+# What is next to twin and ledger, by its role in `privacy.json`. `verify` needs the card alone.
+COMPANIONS = {"card": CARD, "page": PAGE, "croissant": CROISSANT, "deployment": DEPLOYMENT}
 LEDGER = "ledger.json"  # of a model folder, and of a checkpoint
 ROWS, LETTERS, BARS = 20, 700, 10  # of the page: rows, letters of each, bars of a chart
 CHARTS = 24  # of other columns
@@ -104,6 +112,18 @@ def write_share(
     write_text(paths.card, card)
     page = render_share_page(description.title, description.base_model, frame, schema, ledger)
     write_text(paths.page, page)
+    digest = sha256_file(paths.twin)
+    types = [getattr(frame[name].dtype, "categories", frame[name]).dtype.kind for name in frame]
+    columns = dict(zip(frame, zip(names, types, strict=True), strict=True))
+    for name, text in (
+        (CROISSANT, describe_data_set(description, ledger, format, len(frame), digest, columns)),
+        (DEPLOYMENT, draft_deployment(description, ledger, len(frame))),
+    ):
+        if text is None:  # of an earlier twin with a guarantee
+            (folder / name).unlink(missing_ok=True)
+        else:
+            write_text(folder / name, text)
+    written = {role: folder / name for role, name in COMPANIONS.items()}
     statement = {
         "format_version": FORMAT_VERSION,
         "guarantee": claim_to_dict(guarantee(ledger)),
@@ -111,12 +131,11 @@ def write_share(
         "files": {
             "twin": {
                 "format": format,
-                "sha256": sha256_file(paths.twin),
+                "sha256": digest,
                 "rows": len(frame),
                 "columns": list(names),
             },
-            "card": {"sha256": sha256_file(paths.card)},
-            "page": {"sha256": sha256_file(paths.page)},
+            **{r: {"sha256": sha256_file(path)} for r, path in written.items() if path.is_file()},
             **({"model": {"sha256": model}} if model else {}),
         },
     }

@@ -20,10 +20,10 @@ from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.card import CARD, may_hide, one_line, read_header, stated_lines, stated_numbers
-from twinset.release.publish import beside
+from twinset.release.publish import beside, companions
 from twinset.release.share import (
+    COMPANIONS,
     LEDGER,
-    PAGE,
     PRIVACY,
     check_file_format,
     claim_to_dict,
@@ -45,7 +45,7 @@ UNSIGNED = "who made these files: they are not signed, and one author of all can
 CANNOT_SHOW = (
     "that the model was trained, and the twin drawn from it, as the ledger says",
     "that what the ledger takes as public is public",
-    "what else the card says, what the page says, and anything about other files in the folder",
+    "what else the card, the page and the files for registries say, and anything about other files",
 )
 
 
@@ -109,12 +109,15 @@ def verify(path: str | Path, key: str | Path | None = None) -> VerificationRepor
         found = _check_guarantee(ledger, statement["guarantee"], privacy)
         claim, computed, witness, second = found
 
-        # 3. The other files must be unaltered and say the same. The page may have been left out.
+        # 3. The other files must be unaltered and say the same. All but the card may be left out.
         _check_digest(card, files["card"]["sha256"])
         _check_card(card, stated_numbers(ledger, claim, twin["rows"]), claim, twin)
-        page = privacy.with_name(PAGE)
-        if privacy.name == PRIVACY and page.is_file():
-            _check_digest(page, files["page"]["sha256"])
+        named_by = companions(twin_file) if privacy.name != PRIVACY else {}
+        for role, name in COMPANIONS.items():
+            other = named_by.get(name) if named_by else privacy.with_name(name)
+            if role != "card" and other is not None and other.is_file():
+                _expect(role in files, other, f"is not one of the files in {privacy.name}")
+                _check_digest(other, files[role]["sha256"])
         _check_digest(twin_file, twin["sha256"])
         try:
             frame = read_frame(twin_file, written_as=twin["format"])
@@ -224,10 +227,12 @@ def _read_statement(path: Path) -> dict[str, Any]:
         (steps, MOST_STEPS, "steps"),
     ):
         _expect(number <= most, path, f"has more than {most:,} {what}, too many to compose")
-    roles = dict.fromkeys(("card", "page", "model"), {"sha256"})
+    roles = dict.fromkeys(("card", "page"), {"sha256"})
     roles["twin"] = {"format", "sha256", "rows", "columns"}
-    if isinstance(data["files"], dict) and "model" not in data["files"]:
-        del roles["model"]  # it was not saved
+    # a model that was saved, a draft for a registry if there is a guarantee
+    for role in ("model", "croissant", "deployment"):
+        if isinstance(data["files"], dict) and role in data["files"]:
+            roles[role] = {"sha256"}
     _expect_fields(data["files"], set(roles), path, "'files'")
     for role, names in roles.items():
         _expect_fields(data["files"][role], names, path, f"'{role}'")
