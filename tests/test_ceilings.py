@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (26_500, 20_500),
+    "twinset": (26_570, 20_500),
     "twinset/commandline": (1_155, 900),
     "twinset/run": (3_655, 2_200),  # accounts of tables
     # The spellings of cells that come back took 560: dates, numbers, identifiers, yes and no. How
@@ -48,8 +48,8 @@ LINES = {
     "twinset/training": (900, 900),
     "twinset/pretraining": (711, 500),
     # charts of other columns, how their CSV is read, and signatures. Descriptions for hubs and a
-    # registry took 270: most of it is their words.
-    "twinset/release": (1_540, 1_000),
+    # registry, and a label, took 340: most of it is their words.
+    "twinset/release": (1_600, 1_000),
     "twinset/policies": (1_400, 1_100),
     "twinset/models": (1_955, 1_800),
     "twinset/privacy": (4_885, 4_800),  # the total of several runs

@@ -20,14 +20,14 @@ from tests.helpers.handover import (
     hand_over,
     ledger,
 )
-from tests.helpers.pages import Page, all_elements
+from tests.helpers.pages import Page, all_elements, one
 from tests.helpers.refusals import refusal
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.publish import check_output, publish
-from twinset.release.share import count_cells, render_share_page, write_share
+from twinset.release.share import count_cells, place_on_scale, render_share_page, write_share
 from twinset.release.verify import verify
 
 LABELS = ["fresh", "rotten", "fresh", "fresh", "rotten", "fresh"]
@@ -79,6 +79,9 @@ def test_privacy_json_names_roles_and_holds_nothing_else(tmp_path):
 EVIL = "<script>alert(1)</script>\"'&</style>{{7*7}}"
 
 
+FLAGGED = ledger((MaskedAccess("patterns"), *FULL_BATCH), policy="selective")
+
+
 def table(rows=40):
     texts = [f"{'word ' * (n % 7 + 1)}{n}" for n in range(rows)]
     return pd.DataFrame({"review": texts, "sentiment": ["fresh", "rotten"] * (rows // 2)})
@@ -98,6 +101,19 @@ def test_the_page_states_the_guarantee_and_counts_the_twins_rows(tmp_path):
     made = description()
     written = write_share(tmp_path, table(), ledger(), made).page.read_text("utf-8")
     assert written == render_share_page(made.title, made.base_model, table(), made.schema, ledger())
+
+
+def test_the_label_has_nine_parts_and_a_scale_only_where_there_is_a_guarantee():
+    for spent, said in ((ledger(), "All that one record says"), (FLAGGED, "What a detector")):
+        label = one(page_of(table(), spent).root.find("dl"))
+        assert len(list(label.find("dt"))) == 9 and "500 records" in label.text
+        assert said in label.text and "Gaussian noise" in label.text
+        places = [e.attributes.get("style") for e in label.find("span")]
+        here = f"left: {place_on_scale(guarantee(spent).epsilon)}%"
+        assert here in places and here not in places[1:]  # no mark stands there
+    label = one(page_of(table(), ledger(NO_PRIVACY)).root.find("dl"))
+    assert "Everything" in label.text and "Gaussian" not in label.text
+    assert not list(label.find("span")) and len(list(label.find("dt"))) == 9
 
 
 @pytest.mark.parametrize(
@@ -131,9 +147,6 @@ def test_the_page_fetches_and_runs_nothing_whatever_the_rows_say():
     names = {element.name for element in all_elements(page)}
     assert not names & {"script", "img", "a", "link", "iframe", "form"}
     assert any("default-src 'none'" in str(e.attributes) for e in all_elements(page))
-
-
-FLAGGED = ledger((MaskedAccess("patterns"), *FULL_BATCH), policy="selective")
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,16 @@ from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import open_as_folder, sha256_file, write_text
 from twinset.files.limits import read_text
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
-from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
+from twinset.privacy.statement.guarantee import (
+    Guarantee,
+    belief_sentence,
+    guarantee,
+    most_belief,
+    percent_up,
+)
 from twinset.privacy.statement.ledger import FORMAT_VERSION, Ledger
-from twinset.release.card import CARD, TwinDescription, render_card, template
+from twinset.privacy.statement.wording import one_of
+from twinset.release.card import CARD, TwinDescription, describe_event, render_card, template
 from twinset.release.registries import (
     CROISSANT,
     DEPLOYMENT,
@@ -46,6 +53,7 @@ COMPANIONS = {"card": CARD, "page": PAGE, "croissant": CROISSANT, "deployment": 
 LEDGER = "ledger.json"  # of a model folder, and of a checkpoint
 ROWS, LETTERS, BARS = 20, 700, 10  # of the page: rows, letters of each, bars of a chart
 CHARTS = 24  # of other columns
+MARKS = (0.25, 0.5, 1, 2, 4, 8)  # of the scale of ε
 
 
 @dataclass(frozen=True)
@@ -184,6 +192,11 @@ def render_share_page(
         facts=[f"{len(frame):,} rows", f"written by {base_model}", day, f"twinset {__version__}"],
         claim=claim,
         budget=budget,
+        label=label_parts(ledger),
+        one=one_of(ledger),
+        here=place_on_scale(claim.epsilon or 0.0),
+        marks=[(m, percent_up(most_belief(m, 0.0)), place_on_scale(m)) for m in MARKS]
+        + [("16+", "", 100.0)],
         belief=belief_sentence(claim),
         charts=[*charts, ("Words a text", count_steps(words))],
         rows=[
@@ -196,6 +209,60 @@ def render_share_page(
         total=len(frame),
     )
     return text
+
+
+def label_parts(ledger: Ledger) -> list[tuple[str, str]]:
+    """Return eight parts of the privacy label, as name and words. ε and δ stand in their middle.
+
+    Source: what twelve experts ask a label to disclose, in Dibia et al. 2025, "Toward an
+    Expert-Informed Privacy Label for Differential Privacy", arXiv 2507.15997. Who answers for it,
+    the attacks and the command are ours.
+    """
+    claim, one = guarantee(ledger), one_of(ledger)
+    if claim.epsilon is None:
+        protected = "Nothing. Treat twin and model as private"
+    elif claim.is_of_whole_records:
+        protected = f"All that one {one} says, in the twin and in everything drawn from the model"
+    else:
+        protected = "What a detector flagged. All other words, and every label, are not"
+    events = dict.fromkeys(describe_event(event).split(":")[0] for event in ledger.events)
+    mechanism = "; ".join(event.strip("*") for event in events)
+    left = (
+        "What is public, what the whole table says, people named in the records of others, and "
+        "what the base model had read. The full list is below"
+    )
+    if claim.epsilon is None:
+        left = "Everything"
+    else:
+        mechanism = f"Gaussian noise by a trusted owner of the table. {mechanism}"
+    return [
+        ("Who answers for it", "The files do not say. verify shows whose key signed them"),
+        ("What is protected", protected),
+        ("Unit of privacy", f"{claim.unit.capitalize()}, one of {ledger.records:,} {one}s"),
+        ("Neighbouring tables", claim.neighbouring.capitalize()),
+        ("What is not protected", left),
+        ("Mechanism", mechanism),
+        (
+            "Attacks tried",
+            "Not in these files, because results of attacks come from private rows. Ask the sender "
+            "for the audit, and for how useful and faithful the twin is",
+        ),
+        (
+            "Check it",
+            "twinset verify FOLDER computes ε again from privacy.json, and fails if a file was "
+            "altered. With --key it says whether the sender signed",
+        ),
+    ]
+
+
+def place_on_scale(epsilon: float) -> float:
+    """Return where an ε stands between the ends of the label's scale, in percent of its length.
+
+    >>> place_on_scale(0.25), place_on_scale(2.0), place_on_scale(1e9), place_on_scale(0.0)
+    (0.0, 50.0, 100.0, 0.0)
+    """
+    steps = math.log2(max(epsilon, 0.25) / 0.25)  # doublings, of which the scale has six
+    return round(100 * min(1.0, steps / 6), 1)
 
 
 def count_cells(column: pd.Series) -> list[tuple[str, int]]:
