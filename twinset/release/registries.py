@@ -98,12 +98,14 @@ def describe_data_set(
     """
     claim, file = guarantee(ledger), f"twin.{format}"
     whole, fitted = claim.is_of_whole_records, say_how_fitted(claim)
+    others = {column.name: one_line(column.about) for column in description.columns}
+    about = {name: "a label" for name in columns} | {description.schema.text: "the text"} | others
     fields = [
         {
             "@type": "cr:Field",
             "@id": f"rows/{quote(name, safe='')}",
             "name": one_line(name),
-            "description": _describe_column(description, name),
+            "description": about[name],
             "dataType": _TYPES.get(kind, "sc:Text"),
             "source": {"fileObject": {"@id": file}, "extract": {"column": written}},
         }
@@ -153,12 +155,6 @@ def describe_data_set(
         "rai:dataReleaseMaintenancePlan": [_WITHDRAWAL],
     }
     return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-
-
-def _describe_column(description: TwinDescription, name: str) -> str:
-    """Return what is public about a column of a twin, in one line."""
-    others = {column.name: one_line(column.about) for column in description.columns}
-    return others.get(name, "the text" if name == description.schema.text else "a label")
 
 
 def draft_deployment(description: TwinDescription, ledger: Ledger, rows: int) -> str | None:
