@@ -212,7 +212,7 @@ def render_share_page(
 
 
 def label_parts(ledger: Ledger) -> list[tuple[str, str]]:
-    """Return eight parts of the privacy label, as name and words. ε and δ stand in their middle.
+    """Return seven parts of the privacy label, as name and words. The template has the others.
 
     Source: what twelve experts ask a label to disclose, in Dibia et al. 2025, "Toward an
     Expert-Informed Privacy Label for Differential Privacy", arXiv 2507.15997. Who answers for it,
@@ -246,11 +246,6 @@ def label_parts(ledger: Ledger) -> list[tuple[str, str]]:
             "Attacks tried",
             "Not in these files, because results of attacks come from private rows. Ask the sender "
             "for the audit, and for how useful and faithful the twin is",
-        ),
-        (
-            "Check it",
-            "twinset verify FOLDER computes ε again from privacy.json, and fails if a file was "
-            "altered. With --key it says whether the sender signed",
         ),
     ]
 
