@@ -3,7 +3,6 @@
 import base64
 import json
 import math
-import os
 import re
 import shutil
 import subprocess
@@ -17,10 +16,9 @@ import torch
 from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
-from transformers.utils.import_utils import KERNELS_MIN_VERSION
 
 from evaluation.utility.classifiers import EncoderClassifier
-from tests.helpers.commands import ROOT, run_python
+from tests.helpers.commands import ROOT
 from tests.helpers.refusals import refusal
 from twinset.models import base_model
 from twinset.models.assets import SHIPPED, shipped_folder
@@ -386,59 +384,21 @@ def test_unreachable_hub_says_at_once_what_to_do_instead(tmp_path, monkeypatch, 
     assert time.monotonic() - start < 20 and capfd.readouterr().err == ""
 
 
-STAND_IN = """
-class _Any:
-    def __init__(self, *a, **k): pass
-    def __call__(self, *a, **k): return a[0] if a and callable(a[0]) else self
-    def __getattr__(self, name): return _Any()
-    def __enter__(self): return self
-    def __exit__(self, *a): return False
-def get_kernel(*names, **more):
-    print("FETCHED", names[0])
-    raise SystemExit(9)
-def __getattr__(name):
-    if name.startswith("__"): raise AttributeError(name)
-    return _Any()
-"""
-LOADS = """
-import kernels, transformers.modeling_utils, transformers.integrations.hub_kernels
-import sys
-from twinset.config import TrainingConfig
-from twinset.models.adapters import prepare_trainable
-from twinset.models.base_model import load_base
-for folder, method in zip(sys.argv[1:], ("lora", "qlora")):
-    prepare_trainable(load_base(folder).model, TrainingConfig(method=method))
-    print("loaded")
-"""
-CONTROL = """
-import sys
-from transformers import AutoModelForCausalLM
-AutoModelForCausalLM.from_pretrained(sys.argv[1])
-"""
+@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation"])
+def test_a_configuration_fetches_no_machine_code(model_copy, monkeypatch, key):
+    """The control: transformers alone asks the hub for what a configuration names."""
+    asked, kernel = [], "kernels-community/flash-attn2"
 
+    def fetch(name, **more):
+        asked.append(name)
+        raise ImportError(name)
 
-@pytest.mark.slow  # what it loads by is shown fast by what `plain_values` leaves out
-@pytest.mark.parametrize(
-    ("code", "loaded"), [(LOADS, 2), (CONTROL, 0)], ids=["loaded before", "control"]
-)
-def test_a_configuration_fetches_no_machine_code(model_copy, tmp_path, code, loaded):
-    """A package `kernels` in place of the real one says what it is asked to fetch."""
-    place, about = tmp_path / "place", f"kernels-{KERNELS_MIN_VERSION}.dist-info"
-    for file in ("kernels/__init__.py", "kernels/layer/__init__.py", "kernels/layer/mode.py"):
-        (place / file).parent.mkdir(parents=True, exist_ok=True)
-        (place / file).write_text(STAND_IN)
-    (place / about).mkdir()
-    facts = f"Metadata-Version: 2.1\nName: kernels\nVersion: {KERNELS_MIN_VERSION}\n"
-    (place / about / "METADATA").write_text(facts)
-    folders = []
-    for key in ("attn_implementation", "_attn_implementation"):
-        folders.append(shutil.copytree(model_copy, tmp_path / key))
-        configured(**{key: "kernels-community/flash-attn2"})(folders[-1])
-    path = os.pathsep.join(map(str, (place, ROOT)))
-    done = run_python("-c", code, *folders, PYTHONPATH=path)
-    printed = done.stdout + done.stderr
-    assert printed.count("loaded\n") == loaded
-    assert ("FETCHED kernels-community/flash-attn2" in printed) == (loaded == 0)
+    monkeypatch.setattr("transformers.modeling_utils.lazy_import_flash_attention", fetch)
+    configured(**{key: kernel})(model_copy)
+    assert load_base(str(model_copy)).model.config.n_layer == 2 and asked == []
+    with pytest.raises(ImportError):
+        AutoModelForCausalLM.from_pretrained(model_copy)
+    assert asked == [kernel]
 
 
 # --- models of this package ---------------------------------------------------------------------

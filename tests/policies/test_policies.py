@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tests.helpers.commands import QUICK, fitted_scale, run_twinset, texts
-from twinset import Twinset
 from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
 from twinset.config.plan import make_plan
 from twinset.models.base_model import load_base
@@ -326,28 +325,6 @@ def test_redacted_texts_are_all_that_is_read(run, monkeypatch):
     assert all("555" not in text and "Call ___." in text for text in records.texts)
     card = Path(made.out.strip().rpartition(": ")[2]).read_text("utf-8")
     assert "the detector 'patterns'" in card
-
-
-def test_phase_one_does_not_depend_on_masked_text(tiny_base, table, monkeypatch):
-    """Two tables that mask to the same texts, the same draws, and the very same weights."""
-    frame, phases, original = pd.read_csv(table), [], finetune.run_training
-    masked_alike = frame.assign(review=frame["review"].str.replace(r"555-01\d\d", "99", regex=True))
-    masked_otherwise = frame.assign(review=frame["review"].str.replace("The ", "A "))
-    options = {"private": False, "insecure_noise_seed": 3, "steps": 2, "max_tokens": 12}
-    options |= {"prompt": "generic", "marginal_share": 0, "teacher_share": 0}
-
-    def first_only(trainer, batches, context):
-        if isinstance(context.policy, MaskedPhase):
-            original(trainer, batches, context)
-            phases.append([p.detach().clone() for p in trainer.model.parameters()])
-
-    monkeypatch.setattr(finetune, "run_training", first_only)
-    for private in (frame, masked_alike, masked_otherwise):
-        twinset = Twinset(base_model=str(tiny_base), noise_policy="selective", **options)
-        twinset.fit(private, "review", ["verdict"])
-    first, same, other = phases
-    assert all(map(torch.equal, first, same))
-    assert not all(map(torch.equal, first, other))
 
 
 # -- refusals --------------------------------------------------------------------------------------

@@ -480,30 +480,28 @@ def test_no_run_spends_more_than_it_entered_with(place, tiny_base, monkeypatch, 
         assert spent.epsilon <= planned.epsilon * budget.ROUNDING
 
 
-def test_a_run_that_is_refused_before_its_ledger_counts_only_what_it_selected(
-    place, tiny_base, monkeypatch
+SELECTIVE = ("--noise-policy", "selective", "--steps", "1", "--batch-size", "20")
+# options, and what stays in the account
+READ = {
+    "nothing": (("--labels", "label=neg,pos"), []),
+    "labels": ((), [LabelSelection]),
+    "labels and masked texts": (SELECTIVE, [LabelSelection, MaskedAccess]),
+}
+
+
+@pytest.mark.parametrize(("more", "kinds"), READ.values(), ids=READ)
+def test_a_run_that_is_refused_before_its_ledger_counts_only_what_it_read(
+    place, tiny_base, monkeypatch, more, kinds
 ):
     def refuse(*given, **named):
         raise InputError("no such plan")
 
     monkeypatch.setattr(generate, "check_decoding", refuse)
-    assert make(tiny_base, "--run", "r", "--budget", "25", "--labels", "label=neg,pos").code == 2
-    assert Book.load(place).runs == ()
-    assert make(tiny_base, "--run", "r", "--epsilon", "20").code == 2
-    (own,) = Book.load(place).runs
-    assert [type(event) for event in own.ledger.events] == [LabelSelection] and own.is_ended
-
-
-def test_a_selective_run_that_is_refused_leaves_a_total(place, tiny_base, monkeypatch):
-    """What masked its texts stays in the account, though nothing was read."""
-
-    def refuse(*given, **named):
-        raise InputError("no such plan")
-
-    monkeypatch.setattr(generate, "check_decoding", refuse)
-    options = ("--noise-policy", "selective", "--steps", "1", "--batch-size", "20")
-    assert make(tiny_base, "--run", "r", "--budget", "99", "--epsilon", "20", *options).code == 2
-    assert Book.load(place).total.epsilon
+    assert make(tiny_base, "--run", "r", "--budget", "99", "--epsilon", "20", *more).code == 2
+    book = Book.load(place)
+    found = [event for run in book.runs for event in run.ledger.events]
+    assert [type(event) for event in found] == kinds and all(run.is_ended for run in book.runs)
+    assert bool(book.total.epsilon) == bool(kinds)
 
 
 def test_owners_and_python_count_too(place, tiny_base):
