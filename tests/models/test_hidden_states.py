@@ -43,17 +43,38 @@ def states(questions, records):
     return [found[i] for i in range(len(records))]
 
 
-def test_states_ignore_other_records_on_either_device(base, on_device):
+def others_change_no_bit(questions):
+    """Read records together, then some of them. Return whether each has the same states."""
+    together = states(questions, RECORDS)
+    for kept in ([0, 4], [3], [6, 5, 1, 0]):
+        alone = states(questions, [RECORDS[i] for i in kept])
+        if any((alone[n] != together[i]).any() for n, i in enumerate(kept)):
+            return False
+    return True
+
+
+def test_states_ignore_other_records_on_either_device(base, on_device, monkeypatch):
     loaded = load_base(base)
     here = Questions(loaded.model, loaded.tokenizer, ["mood"])
     expected = np.array([here.states_of_batch([ids])[0] for ids in RECORDS])
-    for reader in (here, on_device):
-        together = states(reader, RECORDS)
-        assert np.array(together) == pytest.approx(expected, abs=1e-4)
+    readers = [(here, 1e-4), (on_device, 1e-4)]
+    if has_bfloat16(torch.device("cpu")):  # as runs read with such a processor
+        low = fuse(copy_in(load_base(base).model, torch.bfloat16))
+        packed = Questions(low, loaded.tokenizer, ["mood"], packed=PackedLinears(low))
+        readers.append((packed, 0.1))
+    for reader, rounding in readers:
+        assert np.array(states(reader, RECORDS)) == pytest.approx(expected, abs=rounding)
         assert len(reader.alone) > 2 and all(reader.alone.values())
-        for kept in ([0, 4], [3], [6, 5, 1, 0]):
-            alone = states(reader, [RECORDS[i] for i in kept])
-            assert all((alone[n] == together[i]).all() for n, i in enumerate(kept))
+        assert others_change_no_bit(reader)
+    before, plain = [0.0], Questions.hidden
+
+    def leaky(self, ids):  # the control: what was read before shows
+        found = plain(self, ids) + before[0]
+        before[0] = float(found[0, -1, 0])
+        return found
+
+    monkeypatch.setattr(Questions, "hidden", leaky)
+    assert not others_change_no_bit(here)
 
 
 @pytest.mark.parametrize("fault", ["memory", "company"])
@@ -75,25 +96,6 @@ def test_where_rows_cannot_be_read_together_they_are_read_one_by_one(on_device, 
     assert sizes.count(1) == len(RECORDS) and not any(on_device.alone.values())
 
 
-TEXTS = ["It works well.", "The plot was dull, and I left.", "Fine"]
-
-
-@pytest.fixture(scope="module", params=["float32", "packed"])
-def questions(tiny_base, request):
-    """What reads texts: as it is, and as it does where the processor has bfloat16."""
-    base, names = load_base(str(tiny_base)), ["mood", "kind_of_film"]
-    if request.param == "float32":
-        return Questions(base.model, base.tokenizer, names)
-    if not has_bfloat16(torch.device("cpu")):
-        pytest.skip("this processor does not compute in bfloat16")
-    model = fuse(copy_in(base.model, torch.bfloat16))
-    return Questions(model, base.tokenizer, names, packed=PackedLinears(model))
-
-
-def features(questions, text, longest):
-    return questions.states_of_batch([questions.tokens(text, longest)])[0]
-
-
 @pytest.mark.parametrize(("layer", "read"), [(None, 2), (1, 1)])
 def test_features_are_a_layers_hidden_states_behind_each_question(tiny_base, layer, read):
     base = load_base(str(tiny_base))
@@ -101,33 +103,12 @@ def test_features_are_a_layers_hidden_states_behind_each_question(tiny_base, lay
     asked = "\n\nThe mood of this text is\n\nThe kind of film of this text is"
     ids = [
         base.tokenizer.bos_token_id,
-        *base.tokenizer(" " + TEXTS[0] + asked, add_special_tokens=False)["input_ids"],
+        *base.tokenizer(" It works well." + asked, add_special_tokens=False)["input_ids"],
     ]
     with torch.no_grad():
         plain = base.model(input_ids=torch.tensor([ids]), output_hidden_states=True)
-    assert features(questions, TEXTS[0], 100)[1] == pytest.approx(
-        plain.hidden_states[read][0, -1].numpy(), abs=1e-4
-    )
-
-
-def test_other_texts_change_no_bit_of_a_text(questions, monkeypatch):
-    def changed_by_others() -> bool:
-        alone = features(questions, TEXTS[1], 100)
-        for text in TEXTS:
-            features(questions, text, 100)
-        questions.states_of_texts([questions.tokens(text, 100) for text in TEXTS])
-        return not (features(questions, TEXTS[1], 100) == alone).all()
-
-    assert not changed_by_others()
-    read, original = [7], Questions.states_of_batch
-
-    def leaky(self, rows):  # the control: what was read before stays there
-        seen = [[read[0], *ids] for ids in rows]
-        read[0] = rows[-1][-1]
-        return original(self, seen)
-
-    monkeypatch.setattr(Questions, "states_of_batch", leaky)
-    assert changed_by_others()
+    (found,) = questions.states_of_batch([questions.tokens("It works well.", 100)])
+    assert found[1] == pytest.approx(plain.hidden_states[read][0, -1].numpy(), abs=1e-4)
 
 
 def test_whitened_vectors_have_length_one_a_constant_and_fewer_components_under_noise():
