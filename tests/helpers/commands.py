@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 import cli
+from twinset.progress import Progress
 
 ROOT = Path(cli.__file__).parent
 
@@ -23,6 +24,28 @@ class Outcome:
     code: int
     out: str
     err: str
+
+
+class Heard(Progress):
+    """Keeps what a run shows its owner."""
+
+    def __init__(self) -> None:
+        self.lines, self.phases, self.steps, self.counted = [], [], [], []
+
+    def say(self, line):
+        self.lines.append(line)
+
+    def warn(self, line):
+        self.lines.append(f"WARNING: {line}")
+
+    def expect(self, phases):
+        self.phases = [name for name, _ in phases]  # how long they take is timed
+
+    def step(self, report, plan):
+        self.steps.append(report.step)  # all other figures of a step are private
+
+    def count(self, what, done, total, share=None):
+        self.counted.append((what, done, total, share))
 
 
 def run_twinset(capsys, *arguments) -> Outcome:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.helpers.commands import call
+from tests.helpers.commands import Heard, call
 from twinset.errors import InputError
 from twinset.models.base_model import load_base
 from twinset.privacy.accounting.events import (
@@ -35,7 +35,6 @@ from twinset.privacy.mechanism import noise, vector_sum
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.ledger import Ledger
-from twinset.progress import Progress
 from twinset.run import columns, releases, story
 from twinset.run import generate as runs
 from twinset.sampling import sampler, tilt_fitting
@@ -183,25 +182,6 @@ def make_quick(monkeypatch) -> None:
     monkeypatch.setattr(releases, "MOST_READ", 15)
 
 
-class Shown(Progress):
-    """Keeps what is shown to the owner."""
-
-    def __init__(self) -> None:
-        self.lines, self.phases, self.steps = [], [], []
-
-    def say(self, line):
-        self.lines.append(line)
-
-    def warn(self, line):
-        self.lines.append(f"WARNING: {line}")
-
-    def expect(self, phases):
-        self.phases = [name for name, _ in phases]  # how long they take is timed
-
-    def step(self, report, plan):
-        self.steps.append(report.step)  # all other figures of a step are private
-
-
 @dataclass
 class Outcome:
     """All of one run that others may see, or that its owner is shown."""
@@ -244,7 +224,7 @@ def request_of(base, data, *options):
 def run_once(request, data: Path, folder: Path, resume=False) -> Outcome:
     """Make a run of a table. Return all that may be compared."""
     source, config, asked, paths = request
-    shown, run = Shown(), folder / "r"
+    shown, run = Heard(), folder / "r"
     paths = replace(paths, run=run, resume=resume)
     if paths.output is not None:
         paths = replace(paths, output=folder / paths.output.name)

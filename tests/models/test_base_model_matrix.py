@@ -8,11 +8,10 @@ import torch
 
 import cli
 from tests.conftest import CONTEXT, make_tokenizer
-from tests.helpers.commands import arguments
+from tests.helpers.commands import Heard, arguments
 from tests.helpers.models import LLAMA, tiny_model
 from twinset import Twinset
 from twinset.models.base_model import INDEX
-from twinset.progress import Silent
 
 LEARNED = {"max_position_embeddings": CONTEXT}
 ROTARY = LLAMA | LEARNED | {"pad_token_id": None}
@@ -89,21 +88,17 @@ def test_a_folder_without_a_tokenizer_is_refused_in_one_line(good_table, model_c
     assert "it has no tokenizer" in capsys.readouterr().err
 
 
-def test_changes_that_a_tokenizer_makes_to_texts_are_reported(good_table, model_copy, monkeypatch):
+def test_changes_that_a_tokenizer_makes_to_texts_are_reported(good_table, model_copy):
     spelling = json.loads((model_copy / "tokenizer.json").read_text())
     spelling["normalizer"] = {"type": "Lowercase"}
     (model_copy / "tokenizer.json").write_text(json.dumps(spelling))
     table = pd.read_csv("t.csv")
     reviews = ["<|endoftext|>", "a <|endoftext|> b", *table["review"][2:] * 20]
     table.assign(review=reviews).to_csv("t.csv", index=False)
-    heard, options = (
-        Silent(),
-        {"steps": 1, "batch_size": 4, "teacher_share": 0, "marginal_share": 0},
-    )
-    monkeypatch.setattr(heard, "say", (said := list[str]()).append)
-    Twinset(base_model=str(model_copy), max_tokens=10 * CONTEXT, progress=heard, **options).fit(
-        "t.csv", "review", "label"
-    )
+    heard, options = Heard(), {"steps": 1, "teacher_share": 0, "marginal_share": 0}
+    options |= {"batch_size": 4, "max_tokens": 10 * CONTEXT, "progress": heard}
+    Twinset(base_model=str(model_copy), **options).fit("t.csv", "review", "label")
+    said = heard.lines
     assert "removed special tokens of the base model from 2 texts (`strict` refuses them)" in said
     assert "the base model loses capital letters of a text, so the twin will lack them" in said
     assert any(f"the base model reads {CONTEXT}, the prompt included" in line for line in said)

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.helpers import oracle
-from tests.helpers.commands import texts
+from tests.helpers.commands import Heard, texts
 from twinset import Twinset
 from twinset.config import PrivacyConfig, SpeedConfig
 from twinset.models.layers import BatchShape, batch_interference, is_batch_invariant
@@ -21,7 +21,6 @@ from twinset.privacy.clipping import ClippingEngine, Sequences
 from twinset.privacy.clipping.engine import FAST, Execution
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.units import Units
-from twinset.progress import Silent
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 from twinset.training import clipped_sum as learner
 from twinset.training import loop as training
@@ -139,22 +138,20 @@ def test_every_shape_of_a_run_is_known_beforehand():
 def test_training_falls_back_to_float32_if_bfloat16_is_not_batch_invariant(
     tiny_base, monkeypatch, invariant, method
 ):
-    asked, engines, warnings = [], [], []
+    asked, engines, progress = [], [], Heard()
     monkeypatch.setattr(
         learner, "is_batch_invariant", lambda *given: asked.append(given) or invariant
     )
     monkeypatch.setattr(
         training, "ClippingEngine", lambda *a: engines.append(a) or ClippingEngine(*a)
     )
-    progress = Silent()
-    monkeypatch.setattr(progress, "warn", warnings.append, raising=False)
     frame = pd.DataFrame({"text": texts(), "label": ["good", "bad"] * 30})
     options = {"precision": "bfloat16", "steps": 2, "max_tokens": 12, "epsilon": 50}
     made = Twinset(base_model=str(tiny_base), progress=progress, method=method, **options)
     twinset = made.fit(frame, "text", ["label"])
     [(_, norm, _, shapes)] = asked
     assert norm == PrivacyConfig().max_grad_norm and {shape.per_unit for shape in shapes} == {2}
-    assert any("float32 instead" in line for line in warnings) != invariant
+    assert any("float32 instead" in line for line in progress.lines) != invariant
     low = torch.bfloat16 if invariant else None
     frozen, autocast = (low or torch.float32, None) if method == "lora" else (torch.float32, low)
     assert next(twinset.model.model.parameters()).dtype is frozen

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 
-from tests.helpers.commands import GOOD, OWNED, arguments, call, fitted_scale
+from tests.helpers.commands import GOOD, OWNED, Heard, arguments, call, fitted_scale
 from twinset.errors import InputError
 from twinset.policies import policy_names
 from twinset.privacy.accounting.accountant import (
@@ -29,7 +29,6 @@ from twinset.privacy.accounting.events import (
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.guarantee import guarantee, total
 from twinset.privacy.statement.ledger import Ledger
-from twinset.progress import Silent
 from twinset.run import budget, generate, releases, story
 from twinset.run.budget import ID, Account, Book, Entry
 from twinset.run.request import Source
@@ -143,18 +142,8 @@ def place(tmp_path, monkeypatch) -> Path:
     return tmp_path / "t.csv.budget.json"
 
 
-class Notes(Silent):
-    def __init__(self):
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
-
-    warn = say
-
-
 def account(limit=None, notes=None, **more) -> Account:
-    found = Source("t.csv", budget=limit, **more).open_account("generate", notes or Notes())
+    found = Source("t.csv", budget=limit, **more).open_account("generate", notes or Heard())
     assert found is not None
     return found
 
@@ -167,7 +156,7 @@ def run_with(target: float) -> Ledger:
 
 def test_a_run_enters_as_planned_and_ends_with_what_it_spent(place):
     assert Source("t.csv").account_file is None  # nothing changes without an account
-    notes = Notes()
+    notes = Heard()
     first = account(10, notes)
     first.enter(run_with(6), run_with)
     assert [run.is_ended for run in Book.load(place).runs] == [False]
@@ -283,7 +272,7 @@ def test_a_file_that_was_altered_stops_every_run(place, damage):
         with pytest.raises(InputError) as refused:
             act()
         assert str(refused.value).startswith(str(place)) and "\n" not in str(refused.value)
-    notes = running.progress = Notes()
+    notes = running.progress = Heard()
     running.end([COUNTS])  # a run that has trained is not lost
     assert "could not be written" in notes.lines[0]
 

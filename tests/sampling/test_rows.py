@@ -14,12 +14,13 @@ import pandas as pd
 import pytest
 import torch
 
+from tests.helpers.commands import Heard
 from tests.helpers.refusals import refusal
 from tests.helpers.row_workers import load_dying, load_quick
 from twinset import Twinset
 from twinset.config import SamplingConfig
 from twinset.errors import InputError
-from twinset.progress import Progress, Silent
+from twinset.progress import Silent
 from twinset.sampling import rows
 from twinset.sampling import twin_model as twin_models
 from twinset.sampling.allocation import RowsRequest, explicit
@@ -39,23 +40,10 @@ SAMPLING = SamplingConfig(max_new_tokens=4, max_redraws=1000)
 COUNTS = {("bad",): 12, ("good",): 24}
 
 
-class Heard(Progress):
-    def __init__(self):
-        self.said, self.warned, self.counted = [], [], []
-
-    def say(self, line):
-        self.said.append(line)
-
-    def warn(self, line):
-        self.warned.append(line)
-
-    def count(self, what, done, total, share=None):
-        self.counted.append((what, done, total, share))
-
-    def check_whole(self):
-        """All 36 rows are there, and progress never went back."""
-        done = [done for _, done, *_ in self.counted]
-        assert done == sorted(done) and self.counted[-1] == ("rows", 36, 36, 1.0)
+def check_whole(heard):
+    """All 36 rows are there, and progress never went back."""
+    done = [done for _, done, *_ in heard.counted]
+    assert done == sorted(done) and heard.counted[-1] == ("rows", 36, 36, 1.0)
 
 
 # -- groups ----------------------------------------------------------------------------------------
@@ -122,7 +110,7 @@ def test_finished_groups_are_not_drawn_again_and_progress_never_falls(small_grou
     assert draw_groups(sampler, COUNTS, CPU, heard, groups) == 36
     assert drawn == [0, 1, 3, 4, 5] and groups.numbers == list(range(6))
     assert [row.text for row in groups.read(2)] == ["kept"] * 6
-    heard.check_whole()
+    check_whole(heard)
 
 
 @pytest.mark.parametrize(("deadline", "expected"), [(None, 6), (0.0, 1), (3.4, 3), (3.6, 4)])
@@ -160,9 +148,10 @@ def test_workers_draw_groups_and_what_lost_ones_leave_is_drawn_here(small_groups
     by_workers = [n for n in groups.numbers if groups.read(n)[0] == (("there",), n)]
     assert groups.numbers == list(range(6)) and 0 not in by_workers
     assert len(by_workers) >= 3 if load is load_quick else not by_workers
-    assert all("ended early" in line for line in heard.warned)
-    assert load is load_dying or not heard.warned
-    heard.check_whole()
+    warned = [line for line in heard.lines if line.startswith("WARNING")]
+    assert all("ended early" in line for line in warned)
+    assert load is load_dying or not warned
+    check_whole(heard)
 
 
 PARENT = """
@@ -233,7 +222,7 @@ def test_rows_depend_on_neither_threads_nor_processes(
         monkeypatch.setattr(twin_models, "devices_for_rows", lambda *_, d=devices: d)
         groups, heard = RowGroups(tmp_path / f"{threads}{processes}"), Heard()
         assert len(model.sample(counts, SAMPLING, heard, groups)) == 12
-        assert used == [1] and any("2 processes" in line for line in heard.said) == (processes > 1)
+        assert used == [1] and any("2 processes" in line for line in heard.lines) == (processes > 1)
         found.append([(n, groups.read(n)) for n in groups.numbers])
     assert found[0] == found[1] == found[2]
 
