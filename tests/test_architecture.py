@@ -15,7 +15,6 @@ from tests.helpers.commands import ROOT, run_python
 
 HEAVY = ("torch", "transformers", "datasets", "pandas", "opacus", "sklearn", "peft")
 LIGHT = (*HEAVY, "typer", "rich", "numpy")
-MOST_ENTRIES = 20
 TOPS = ("twinset", "evaluation", "tests")
 
 # `a > b`: a may import b, and b never a. Two without > between them know nothing of each other.
@@ -219,43 +218,7 @@ raise InputError("--rows" + "; or (--no-privacy)")
     assert flags_in(planted) == ["raise --rows above {}", "--rows", "; or (--no-privacy)"]
 
 
-PRINTS = (
-    "twinset.commandline",
-    *("evaluation.papers", "evaluation.bench", "evaluation.audit.report"),  # what developers run
-)
-
-
-def prints_in(source: str) -> list[str]:
-    """Return where a source prints, or makes a console that does."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.ImportFrom) and node.module == "rich.console":
-            found += [alias.name for alias in node.names if alias.name == "Console"]
-        elif isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            found += [called] * (
-                called in ("print", "typer.echo", "typer.secho", "sys.stdout.write")
-            )
-    return found
-
-
-def test_the_command_line_alone_prints():
-    """It leaves out what would steer a terminal: see `Screen` and `show`."""
-    found = {n: prints_in(MODULES[n].read_text("utf-8")) for n in CODE if not n.startswith(PRINTS)}
-    assert {name: places for name, places in found.items() if places} == {}
-    console = prints_in(MODULES["twinset.commandline.console"].read_text("utf-8"))
-    assert console == ["Console"] and prints_in("print(1)\ntyper.echo(2)") == [
-        "print",
-        "typer.echo",
-    ]
-
-
-# -- the top, and start-up -------------------------------------------------------------------------
-
-
-def test_the_top_folder_has_few_entries():
-    entries = [path for path in (ROOT / "twinset").iterdir() if path.name != "__pycache__"]
-    assert len(entries) <= MOST_ENTRIES
+# -- start-up --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
