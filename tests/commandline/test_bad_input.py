@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,26 +23,16 @@ from tests.helpers.commands import (
 from twinset.commandline import entry_point
 
 FOUR_BLANK = [None if i in (6, 8, 9, 20) else t for i, t in enumerate(texts())]
+RESERVED = [f"{MARKER} <|endoftext|> b" if i == 6 else t for i, t in enumerate(texts())]
 DEEP, LONG = "[" * 100_000, "x" * 5000
-
-
-def with_text(seventh):
-    """The good table with another seventh text."""
-    return GOOD.assign(review=[seventh if i == 6 else t for i, t in enumerate(texts())])
 
 
 def lay_out_files() -> None:
     """Write everything that the cases below name into the working folder."""
-    tables = {"gaps": GOOD.assign(review=FOUR_BLANK), "end": with_text(f"{MARKER} <|endoftext|> b")}
-    for name, frame in tables.items():
-        frame.to_csv(f"{name}.csv", index=False)
-    files = {
-        "t.docx": "x",
-        "o.csv": "x",
-        "key.toml": "epsilom = 3",
-        "deep.jsonl": f'{{"review": "{MARKER}"}}\n{DEEP}',
-    }
-    for name, content in files.items():
+    for name, reviews in (("gaps", FOUR_BLANK), ("end", RESERVED)):
+        GOOD.assign(review=reviews).to_csv(f"{name}.csv", index=False)
+    files = {"t.docx": "x", "o.csv": "x", "key.toml": "epsilom = 3"}
+    for name, content in (files | {"deep.jsonl": f'{{"review": "{MARKER}"}}\n{DEEP}'}).items():
         Path(name).write_text(content)
     for folder in ("mine", "other/share"):
         Path(folder).mkdir(parents=True)
@@ -164,9 +155,14 @@ def test_quiet_does_not_hide_the_warning_of_a_large_delta(good_table, generate):
 
 
 def test_unexpected_errors_do_not_show_their_message(good_table, generate, monkeypatch):
-    def broken(*_, **__):
-        raise RuntimeError(f"could not handle {MARKER}")
+    def broken(*_, error=RuntimeError, **__):
+        raise error(f"could not handle {MARKER}")
 
+    full = partial(broken, error=torch.OutOfMemoryError)  # a device without memory left
+    monkeypatch.setattr("twinset.run.story.records_from_frame", full)
+    outcome = generate("t.csv")
+    assert outcome.code == 1 and MARKER not in outcome.err
+    assert "memory ran out" in outcome.err and "--sample-batch" in outcome.err
     monkeypatch.setattr("twinset.run.story.records_from_frame", broken)
     before = snapshot(good_table)
     outcome = generate("t.csv")
@@ -180,13 +176,3 @@ def test_unexpected_errors_do_not_show_their_message(good_table, generate, monke
         assert generate("t.csv").err == said
     monkeypatch.setenv("TWINSET_DEBUG", "1")
     assert MARKER in generate("t.csv").err  # asked for
-
-
-def test_a_device_without_memory_left_ends_in_a_remedy(good_table, generate, monkeypatch):
-    def full(*_, **__):
-        raise torch.OutOfMemoryError(f"tried to allocate {MARKER}")
-
-    monkeypatch.setattr("twinset.run.story.records_from_frame", full)
-    outcome = generate("t.csv")
-    assert outcome.code == 1 and MARKER not in outcome.err
-    assert "memory ran out" in outcome.err and "--sample-batch" in outcome.err

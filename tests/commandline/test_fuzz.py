@@ -12,8 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -82,11 +80,8 @@ def fuzz(*strategies, few=25, many=400):
 GOOD = pd.DataFrame(
     {"review": [f"one two {SECRET} {i}, “três”" for i in range(8)], "label": ["a", "b"] * 4}
 )
-EDITS = st.lists(
-    st.tuples(st.integers(0, 2**20), st.integers(0, 6), st.binary(max_size=6)),
-    min_size=1,
-    max_size=4,
-)
+EDIT = st.tuples(st.integers(0, 2**20), st.integers(0, 6), st.binary(max_size=6))
+EDITS = st.lists(EDIT, min_size=1, max_size=4)
 
 
 def edited(data: bytes, edits) -> bytes:
@@ -131,22 +126,6 @@ def test_control_damage_reaches_the_content(tmp_path):
     write_frame(GOOD, tmp_path / "t.csv")
     damage(tmp_path / "t.csv", [(30, 2, b"\xff")], inside=False)
     assert "UTF-8" in refusal(read_frame, tmp_path / "t.csv", layout=Layout(strict=True))
-
-
-BYTES = pa.array([b"one two", SECRET.encode() + b" \xff"] * 3)
-TEXT = BYTES.view(pa.string())
-STRANGE = {
-    "text that is not UTF-8": {"review": TEXT, "label": ["a", "b"] * 3},
-    "bytes": {"review": BYTES, "label": BYTES},
-    "times": {"review": [SECRET] * 6, "label": pa.array([1, 2] * 3, pa.timestamp("s"))},
-}
-
-
-@pytest.mark.parametrize("columns", STRANGE.values(), ids=STRANGE.keys())
-def test_strange_columns_of_parquet(tmp_path, monkeypatch, columns):
-    monkeypatch.chdir(tmp_path)
-    pq.write_table(pa.table(columns), "t.parquet")
-    read_both("t.parquet")
 
 
 # --- what a run left ------------------------------------------------------------------------------
@@ -211,12 +190,10 @@ def run_files(root: Path) -> dict[str, object]:
     accuracy = Measured("utility", reported.share("accuracy", 0.5), {"rows": "twin"})
     step = {"step": 1, "records": 4, "loss": 1.0, "clipped": 0.5, "non_finite": 0, "seconds": 1.0}
     plan = {"plan": {"steps": 3, "batch_size": 4, "learning_rate": 0.1}}
+    described = {"schema": asdict(SCHEMA), "template": template, "label_counts": [[["a"], 1.0]]}
     return {
         "share/privacy.json": json.loads(hand_over(root / "share").privacy.read_text("utf-8")),
-        "model/twinset.json": {
-            **{"schema": asdict(SCHEMA), "template": template},
-            "label_counts": [[["a"], 1.0]],
-        },
+        "model/twinset.json": described,
         "internal/config.json": {**asdict(RunConfig()), **plan},
         "internal/evaluation.json": Findings("evaluation", {"seed": 0}, (accuracy,)).to_dict(),
         "internal/metrics.jsonl": step,
