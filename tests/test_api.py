@@ -169,17 +169,12 @@ def test_every_form_of_a_table_is_measured(model, saved, tmp_path, monkeypatch, 
 
 def settings_of_the_process() -> dict:
     """What libraries keep once for all threads, as far as a run changes it."""
-    numbers = torch.get_num_threads(), csv.field_size_limit(), logging.root.manager.disable
-    drawn = torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())
     kept = list(sys.path), "kernels" in sys.modules, sys.modules["__main__"], dict(os.environ)
-    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     return {
-        "numbers": numbers,
-        "drawn": drawn,
-        "kept": kept,
-        "warnings": list(warnings.filters),
-        "handlers": handlers,
-        "torch": torch.get_default_dtype(),
+        "numbers": (torch.get_num_threads(), csv.field_size_limit(), logging.root.manager.disable),
+        "drawn": (torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())),
+        "kept": (*kept, list(warnings.filters), torch.get_default_dtype()),
+        "handlers": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
     }
 
 
@@ -327,16 +322,9 @@ def test_a_notebook_gets_a_bar_of_plain_characters(capsys, monkeypatch):
         (lambda f: Twinset().fit(f, "nobody", None), "no column 'nobody'"),
         (lambda f: Twinset().fit(["a"], ["b", "c"]), "labels"),
         (lambda f: Twinset().fit({"train": f, "test": f}), "splits. Give one of them: train, test"),
-        (
-            lambda f: Twinset().fit(DatasetDict(test=Dataset.from_pandas(f))),
-            "splits. Give .*: test",
-        ),
-        (lambda f: Twinset().fit({"a": ["x"], "b": ["y", "z"]}), "lists that are equally long"),
+        (lambda f: Twinset().fit(DatasetDict(test=Dataset.from_pandas(f))), "splits. .*: test"),
         (lambda f: Twinset().fit({"a": "x", "b": ["y"]}), "lists that are equally long"),
-        (
-            lambda f: Twinset().fit(f.set_axis([0, 1, 2], axis=1), 0),
-            "`text` must be the name of a column",
-        ),
+        (lambda f: Twinset().fit(f, 0), "`text` must be the name of a column"),
         (lambda f: Twinset().fit(f.set_axis([0, 1, 2], axis=1)), "frame.columns = "),
     ],
 )

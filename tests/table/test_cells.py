@@ -211,6 +211,7 @@ NO_TABLES = {
     "numbers as names": ({1: ["a"], 2: ["b"]}, "names must be text"),
     "half a character": ({"a\ud83d": ["a"]}, "names must be text"),
     "a number as a column": ({"text": 5}, "equally long"),
+    "columns of two lengths": ({"text": ["x"], "label": ["y", "z"]}, "equally long"),
     "nothing as a column": ({"text": None}, "equally long"),
 }
 

@@ -19,6 +19,7 @@ WHERE |= {"dp": PRIVATE_CLASSIFIER, "cut": TWIN_SMALL, "guess": "the commonest l
 WHERE |= {"train": TRAIN, "sample": SAMPLE, "heldout": HELDOUT}
 BLIND = "neither model nor released rows"
 LIKE, FAR = (0.9, 0.95), (0.04, 0.06)
+HIGH, HALF = (0.8, 0.9), (0.4, 0.6)
 
 
 def score(name, low, high, goal="minimise"):
@@ -45,24 +46,16 @@ def few(measured):
     ("measured", "answer", "said"),
     [
         ([], "Not measured", "there is no accuracy"),
-        (accuracy(twin=(0.6, 0.7)), "Not measured", "there is no accuracy"),  # 0 comparisons
-        (accuracy(twin=(0.6, 0.7), base=(0.4, 0.5)), "Yes", "the only classifier that the twin"),
+        (accuracy(twin=HIGH), "Not measured", "there is no accuracy"),  # 0 comparisons
+        (accuracy(twin=HIGH, base=HALF), "Yes", "the only classifier that the twin"),
         # At a run's end guessing alone is known, and an evaluation may yet find a "No".
-        (accuracy(twin=(0.8, 0.9), guess=(0.4, 0.6)), "More than guessing", "also compares"),
-        (accuracy(twin=(0.8, 0.9), guess=(0.4, 0.6), base=(0.85, 0.9)), "No", "is not clearly"),
-        (accuracy(twin=(0.5, 0.6), guess=(0.4, 0.6)), "No", "is not clearly more accurate"),
-        (accuracy(twin=(0.1, 0.2), guess=(0.4, 0.6)), "No", ", and 1 clearly less"),
+        (accuracy(twin=HIGH, guess=HALF), "More than guessing", "also compares"),
+        (accuracy(twin=HIGH, guess=HALF, base=(0.85, 0.9)), "No", "is not clearly"),
+        (accuracy(twin=(0.5, 0.6), guess=HALF), "No", "is not clearly more accurate"),
+        (accuracy(twin=(0.1, 0.2), guess=HALF), "No", ", and 1 clearly less"),
         # More rows teach more, whoever wrote them: a twin is held against the base by as many.
-        (
-            accuracy(twin=(0.8, 0.9), base=(0.5, 0.6), real=(0.8, 0.9)),
-            "Yes",
-            "That is 100% or more",
-        ),
-        (
-            accuracy(twin=(0.8, 0.9), base=(0.5, 0.6), real=(0.8, 0.9), cut=(0.55, 0.65)),
-            "No",
-            "is not",
-        ),
+        (accuracy(twin=HIGH, base=HALF, real=HIGH), "Yes", "That is 100% or more"),
+        (accuracy(twin=HIGH, base=HALF, real=HIGH, cut=(0.55, 0.65)), "No", "is not"),
     ],
 )
 def test_useful(measured, answer, said):
@@ -134,10 +127,8 @@ def claim(epsilon, unit="record"):
     ],
 )
 def test_whether_it_may_be_handed_over(stated, leak, answer):
-    tone = {"refuted": "bad", "few": "unknown"}.get(leak, leak)
-    leaks = Verdict(
-        "?", {"refuted": REFUTED, "few": TOO_FEW}.get(leak, "a"), "an attack found it", tone
-    )
+    found, tone = {"refuted": (REFUTED, "bad"), "few": (TOO_FEW, "unknown")}.get(leak, ("a", leak))
+    leaks = Verdict("?", found, "an attack found it", tone)
     said = judge_hand_over(stated, Verdict("?", "a", "of use", "good"), leaks)
     assert said.answer == answer
     assert ("an attack found it" in said.line) == (stated.epsilon is not None and tone == "bad")
