@@ -90,6 +90,22 @@ def tokenizer(tiny_base):
     return AutoTokenizer.from_pretrained(tiny_base)
 
 
+@pytest.fixture(scope="session")
+def tiny_encoder(tiny_base, tmp_path_factory) -> Path:
+    """Folder of a random two-layer BERT with the tiny base's tokenizer."""
+    import torch
+    from transformers import AutoTokenizer
+
+    folder, own = tmp_path_factory.mktemp("encoder"), AutoTokenizer.from_pretrained(tiny_base)
+    own.pad_token = own.eos_token
+    own.save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 160}
+    sizes |= {"vocab_size": len(own), "pad_token_id": own.pad_token_id}
+    tiny_model("BertConfig", "AutoModelForSequenceClassification", **sizes).save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
 def model_copy(tiny_base, tmp_path) -> Path:
     """A copy of the tiny GPT-2's folder that a test may spoil."""

@@ -14,9 +14,9 @@ from tests.helpers.commands import (
     GOOD,
     MARKER,
     arguments,
+    call,
     good_table_in,
     older_run,
-    run_twinset,
     snapshot,
     texts,
 )
@@ -97,10 +97,10 @@ def assert_refused(outcome, parts: str):
 
 
 @pytest.fixture
-def generate(tiny_base, capsys):
+def generate(tiny_base):
     def run(given: str):
         words = shlex.split(given.replace("LONG", LONG))
-        return run_twinset(capsys, *arguments(tiny_base, words))
+        return call(*arguments(tiny_base, words))
 
     return run
 
@@ -113,9 +113,9 @@ def test_generate_refuses_before_anything_is_written(bad_files, generate, given,
 
 
 @pytest.mark.parametrize(("given", "parts"), rows_of(OTHERS))
-def test_other_commands_refuse(bad_files, capsys, given, parts):
+def test_other_commands_refuse(bad_files, given, parts):
     before = snapshot(bad_files)
-    assert_refused(run_twinset(capsys, *given.split()), parts)
+    assert_refused(call(*given.split()), parts)
     assert snapshot(bad_files) == before
 
 

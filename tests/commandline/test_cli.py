@@ -21,8 +21,8 @@ from tests.helpers.commands import (
     MARKER,
     QUICK,
     ROOT,
+    call,
     run_python,
-    run_twinset,
     snapshot,
     texts,
 )
@@ -68,10 +68,10 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(place, tiny_base, capsys):
+def run(place, tiny_base):
     """Run a command that takes the table and the tiny base."""
-    return lambda command, *more, given=GIVEN: run_twinset(
-        capsys, command, *given, "--base-model", tiny_base, *more
+    return lambda command, *more, given=GIVEN: call(
+        command, *given, "--base-model", tiny_base, *more
     )
 
 
@@ -125,14 +125,14 @@ def test_what_a_run_folder_holds_and_who_may_read_it(tiny_run):
             assert "loss" not in re.sub("privacy[_ ]loss", "", path.read_text()), path
 
 
-def test_sample_from_the_model_folder_alone(place, tiny_run, capsys):
+def test_sample_from_the_model_folder_alone(place, tiny_run):
     shutil.copytree(tiny_run / "r" / "model", "elsewhere")
     command = "sample elsewhere --rows 5 --output o.parquet --quiet --json"
-    outcome = run_twinset(capsys, *command.split())
+    outcome = call(*command.split())
     assert (outcome.code, outcome.err) == (0, "")
     assert json.loads(outcome.out)["rows"] == len(pd.read_parquet("o.parquet")) == 5
     assert verify("o.parquet").guarantee == verify(tiny_run / "r").guarantee
-    assert json.loads(run_twinset(capsys, "verify", "o.parquet", "--json").out)["rows"] == 5
+    assert json.loads(call("verify", "o.parquet", "--json").out)["rows"] == 5
     assert sorted(snapshot(place)) == sorted(
         ["t.csv", "o.parquet", "o.README.md", "o.privacy.json", "elsewhere"]
         + ["o.croissant.json", "o.deployment.yaml"]
@@ -151,31 +151,31 @@ def shows_one_sentence(outcome) -> str:
     return card
 
 
-def test_the_halves_make_the_whole(place, run, capsys):
+def test_the_halves_make_the_whole(place, run):
     trained = run("finetune", "--run", "run", "--steps", "0")
     assert shows_one_sentence(trained).endswith("/run/model/README.md")
     assert not any(Path("run/share").iterdir())
-    early = run_twinset(capsys, "verify", "run")
+    early = call("verify", "run")
     assert early.code == 2 and "`twinset sample` writes it" in early.err
     sample = ("sample", "run", "--quiet", "--rows")
-    assert shows_one_sentence(run_twinset(capsys, *sample, 4)) == "run/share/README.md"
+    assert shows_one_sentence(call(*sample, 4)) == "run/share/README.md"
     assert verify("run").rows == 4
-    other = run_twinset(capsys, *sample, 2, "--output", "o.csv")
+    other = call(*sample, 2, "--output", "o.csv")
     assert shows_one_sentence(other) == "o.README.md"
     before = snapshot(place)
-    again = run_twinset(capsys, *sample, 3)
+    again = call(*sample, 3)
     assert again.code == 2 and "--overwrite" in again.err and snapshot(place) == before
-    assert run_twinset(capsys, *sample, 3, "--overwrite").code == 0 and verify("run").rows == 3
+    assert call(*sample, 3, "--overwrite").code == 0 and verify("run").rows == 3
 
 
-def test_the_command_line_wins_over_a_config_file(place, tiny_base, capsys):
+def test_the_command_line_wins_over_a_config_file(place, tiny_base):
     Path("run.toml").write_text(
         f'text = "review"\nattribute = "label"\nbase-model = "{tiny_base}"\n'
         'epsilon = 3\nsteps = 3\nmax-tokens = 12\nrows-per-label = ["pos=1"]\n'
     )
     command = ("generate", "t.csv", "--config", "run.toml", "--dry-run", "--json", "--quiet")
     for more, epsilon in (((), 3), (("--epsilon", "8"), 8), (("--no-privacy",), None)):
-        plan = json.loads(run_twinset(capsys, *command, *more).out)
+        plan = json.loads(call(*command, *more).out)
         assert (plan["target_epsilon"], plan["steps"]) == (epsilon, 3)
     assert plan["noise_multiplier"] == 0
 
@@ -210,10 +210,10 @@ def test_progress_and_its_log(run):
     assert MARKER not in written and Path("log.txt").stat().st_mode & 0o077 == 0
 
 
-def test_help_lists_and_version(capsys):
-    shown = run_twinset(capsys, "sample", "--help").out
+def test_help_lists_and_version():
+    shown = call("sample", "--help").out
     assert "Example: twinset sample runs/reviews" in shown and "--output" in shown
-    assert re.fullmatch(r"\d+\.\d+\.\d+\n", run_twinset(capsys, "--version").out)
+    assert re.fullmatch(r"\d+\.\d+\.\d+\n", call("--version").out)
 
 
 # -- label values in options ----------------------------------------------------------------------
@@ -257,11 +257,9 @@ LONG_ONES = ("generate", "finetune", "plan", "sample", "compare", "audit canarie
 
 
 @pytest.mark.parametrize("command", LONG_ONES)
-def test_help_fits_a_screen_and_help_all_has_every_option(capsys, monkeypatch, command):
+def test_help_fits_a_screen_and_help_all_has_every_option(monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
-    short, whole = (
-        run_twinset(capsys, *command.split(), more) for more in ("--help", "--help-all")
-    )
+    short, whole = (call(*command.split(), more) for more in ("--help", "--help-all"))
     assert (short.code, whole.code) == (0, 0) and short.out.count("\n") <= 60
     flags = [set(re.findall(r"(?<=│ )--[a-z][\w-]+", each.out)) for each in (short, whole)]
     found = get_command(app)  # what the command itself takes
@@ -338,7 +336,7 @@ def test_a_live_line_and_an_error_do_not_steer_the_terminal(capsys, monkeypatch)
 
 
 @pytest.mark.parametrize("part", ["ledger", "label", "name"])
-def test_a_model_folder_of_others_does_not_steer_the_terminal(tiny_run, tmp_path, capsys, part):
+def test_a_model_folder_of_others_does_not_steer_the_terminal(tiny_run, tmp_path, part):
     run = shutil.copytree(tiny_run / "r", tmp_path / "r")
     file = run / "model" / ("ledger.json" if part == "ledger" else "twinset.json")
     plain = json.loads(file.read_text("utf-8").replace('"pos"', json.dumps(f"pos{STEERING}")))
@@ -350,7 +348,7 @@ def test_a_model_folder_of_others_does_not_steer_the_terminal(tiny_run, tmp_path
     write_checksums(run / "model")
     one = ("sample", run, "--rows", "1", "--output", tmp_path / "o.jsonl")
     for command in (one, ("verify", tmp_path / "o.jsonl"), ("verify", run), ("report", run)):
-        told = run_twinset(capsys, *command)
+        told = call(*command)
         assert (told.out + told.err).replace("\n", "").isprintable()
         if command == one and part == "ledger":
             assert told.code == 2 and told.err.count("\n") == 1 and "damaged" in told.err

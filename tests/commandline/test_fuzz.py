@@ -20,7 +20,7 @@ from evaluation.findings import Findings, Measured
 from evaluation.release import FinishedRun
 from evaluation.report.page import build_report
 from tests.helpers import refusals, reported
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import call
 from tests.helpers.handover import description, hand_over
 from tests.helpers.refusals import SECRET, assert_silent, no_hang, refusal
 from tests.release.test_verify import forge
@@ -171,13 +171,13 @@ def test_a_share_that_was_changed_is_verified_or_refused(folder, way, value, tak
 
 
 @pytest.mark.parametrize("multiplier", [1e-155, 10**400])
-def test_absurd_noise_is_refused(tmp_path, capsys, multiplier):
+def test_absurd_noise_is_refused(tmp_path, multiplier):
     """Such a ledger once kept its reader computing for ever."""
     noise = {"kind": "subsampled_gaussian", "sample_rate": 0.1, "steps": 9}
     event = {**noise, "noise_multiplier": multiplier}
     forge(hand_over(tmp_path), lambda data: data["ledger"]["events"].append(event))
     with no_hang():
-        ended = run_twinset(capsys, "verify", tmp_path)
+        ended = call("verify", tmp_path)
     assert ended.code == 1 and ended.err.startswith("error: ") and ended.err.count("\n") == 1
 
 

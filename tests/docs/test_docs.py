@@ -15,7 +15,7 @@ from typer.main import get_command
 
 import cli
 import twinset
-from tests.helpers.commands import ROOT, call, run_twinset
+from tests.helpers.commands import ROOT, call
 from tests.helpers.evaluated import quickly, reviews, without_downloads
 from tests.helpers.handover import write_key
 from twinset import api
@@ -199,7 +199,7 @@ RUNNING += [page for page in PAGES if page not in RUNNING and any(e.runs for e i
 
 
 @pytest.mark.parametrize("page", RUNNING)
-def test_examples_run(page, finished, tiny_base, tmp_path, monkeypatch, capsys, two_accountants):
+def test_examples_run(page, finished, tiny_base, tmp_path, monkeypatch, two_accountants):
     """Run a page from top to bottom, in one folder and one Python session."""
 
     class Small(twinset.Twinset):
@@ -232,7 +232,7 @@ def test_examples_run(page, finished, tiny_base, tmp_path, monkeypatch, capsys, 
             arguments = [*words[1:], *([] if is_small else SMALLER.get(name, []))]
             if name in WITH_BASE:
                 arguments += ["--base-model", str(tiny_base)]
-            outcome = run_twinset(capsys, *arguments)
+            outcome = call(*arguments)
             assert outcome.code == 0, f"{words}\n{outcome.err}"
 
 

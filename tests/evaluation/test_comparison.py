@@ -9,7 +9,7 @@ import pytest
 from evaluation.comparison import REAL_ROWS, PolicyTrials
 from evaluation.leakage.canaries import COPIES, draw_canaries
 from evaluation.release import BASELINE
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import call
 from tests.helpers.evaluated import REDRAWS, reviews
 from twinset.commandline.entry_point import STOPPED
 from twinset.config.options import run_config
@@ -23,7 +23,7 @@ ORDER = [REAL_ROWS, BASELINE, "uniform", "none"]
 
 
 @pytest.fixture
-def compare(tmp_path, tiny_base, monkeypatch, capsys):
+def compare(tmp_path, tiny_base, monkeypatch):
     """Return a function that runs the command in a folder with a table."""
     reviews(100, seed=0).to_csv(tmp_path / "train.csv", index=False)
     monkeypatch.chdir(tmp_path)
@@ -34,7 +34,7 @@ def compare(tmp_path, tiny_base, monkeypatch, capsys):
         {c.copies: c for c in draw_canaries(*given) if len(c.format.fields) == 1}.values()
     )
     monkeypatch.setattr("evaluation.comparison.draw_canaries", few)
-    return lambda *more: run_twinset(capsys, *GIVEN, "--base-model", tiny_base, *more)
+    return lambda *more: call(*GIVEN, "--base-model", tiny_base, *more)
 
 
 def test_from_the_command_line_to_its_files_with_a_stop_in_between(compare, monkeypatch):

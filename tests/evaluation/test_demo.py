@@ -11,12 +11,12 @@ from evaluation import demo
 from evaluation.demo import KINDS, SATISFIED, SECRETS, TEXT, TOPIC, make_dialogues
 from evaluation.findings import Findings
 from evaluation.leakage.names import PLANTED
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import call
 from tests.helpers.evaluated import REDRAWS, quickly
 from twinset.config import RunConfig, SamplingConfig
 
 
-def test_support_by_its_command(tiny_base, tmp_path, capsys, monkeypatch):
+def test_support_by_its_command(tiny_base, tmp_path, monkeypatch):
     """With little of everything."""
     quickly(monkeypatch)
     monkeypatch.setattr(demo, "SUPPORT_ROWS", 120)
@@ -30,7 +30,7 @@ def test_support_by_its_command(tiny_base, tmp_path, capsys, monkeypatch):
         monkeypatch.setattr(demo, name, 0)
     run = tmp_path / "run"
     given = ("demo", "--data", "support", "--base-model", tiny_base, "--run", run)
-    ended = run_twinset(capsys, *given)
+    ended = call(*given)
     assert ended.code == 0, ended.err
     for expected in ("8.00", TOPIC, SATISFIED, "no private data", "tracking number", "120 of 120"):
         assert expected in ended.out

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
 
 from evaluation.leakage import names
 from evaluation.leakage.canaries import candidate_losses
@@ -17,7 +16,6 @@ from evaluation.utility.classifiers import (
     SentenceEncoder,
 )
 from tests.helpers.evaluated import records_of, reviews, twin_of
-from tests.helpers.models import save_tiny_encoder
 from tests.helpers.pretended import Mixed, Pretended, pretended_gpu
 from twinset.models.base_model import load_base
 from twinset.progress import Silent
@@ -27,24 +25,17 @@ TEXTS = ["A great film, moving and fine.", "Dull.", "The plot was dull, and long
 BUDGET = Budget(8.0, 1e-3)
 
 
-@pytest.fixture(scope="module")
-def encoder_folder(tiny_base, tmp_path_factory):
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 160}
-    return save_tiny_encoder(tokenizer, tmp_path_factory.mktemp("encoder"), **sizes)
-
-
 @pytest.fixture
-def embedder(encoder_folder, monkeypatch):
-    monkeypatch.setattr(classifiers, "asset_path", lambda name, say: encoder_folder)
+def embedder(tiny_encoder, monkeypatch):
+    monkeypatch.setattr(classifiers, "asset_path", lambda name, say: tiny_encoder)
     return SentenceEncoder
 
 
-def test_a_classifier_learns_and_predicts_there(encoder_folder, monkeypatch):
+def test_a_classifier_learns_and_predicts_there(tiny_encoder, monkeypatch):
     rows = reviews(16, seed=0)
     recipe = Recipe(batch_size=8, epochs=1, learning_rate=1e-3)
     with pretended_gpu(monkeypatch):
-        model = EncoderClassifier(str(encoder_folder), recipe=recipe, budget=BUDGET)
+        model = EncoderClassifier(str(tiny_encoder), recipe=recipe, budget=BUDGET)
         model.fit(rows["text"].tolist(), rows["product"].tolist())
         assert all(isinstance(p, Pretended) for p in model._model.parameters())
         assert len(model.predict(rows["text"].tolist())) == 16

@@ -2,15 +2,13 @@
 
 import re
 import shutil
-from contextlib import redirect_stderr
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-import cli
 from evaluation.report.page import build_report
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import call
 from tests.helpers.evaluated import OPTIONS, reviews, small_world_in
 from tests.helpers.pages import Page
 
@@ -29,15 +27,15 @@ def finished(tiny_base, tmp_path_factory):
     """
     folder = tmp_path_factory.mktemp("finished")
     form = ("--text", "{head}: {text}", "--delimiter", ";", "--encoding", "utf-16")
-    with pytest.MonkeyPatch.context() as patch, open(folder / "said.txt", "w") as said:
+    with pytest.MonkeyPatch.context() as patch:
         small_world_in(folder, patch, train=ROWS)
         frame = reviews(ROWS, seed=0).assign(head="A film")
         frame.loc[3, "sentiment"] = frame.loc[3, "sentiment"].upper()
         frame.to_csv("train.csv", index=False, sep=";", encoding="utf-16")
         made = (*COLUMNS[2:], *LITTLE, "--hold-out", "0.3", "--merge-labels", *form)
-        with redirect_stderr(said):
-            given = ("generate", "train.csv", "--base-model", str(tiny_base), *made)
-            assert cli.main([*given]) == 0
+        ended = call("generate", "train.csv", "--base-model", tiny_base, *made)
+    assert ended.code == 0
+    (folder / "said.txt").write_text(ended.err)
     return folder
 
 
@@ -65,12 +63,12 @@ def test_the_report_says_what_the_run_said(finished):
 
 
 def test_evaluate_and_audit_find_the_rows_held_out_and_read_them_as_the_run_did(
-    finished, tmp_path, monkeypatch, capsys
+    finished, tmp_path, monkeypatch
 ):
     small_world_in(shutil.copytree(finished, tmp_path / "copy"), monkeypatch, train=ROWS)
     shutil.copy(finished / "train.csv", "train.csv")
     held = len(pd.read_parquet("run/internal/held-out.parquet"))
-    measured, audited = (run_twinset(capsys, *command) for command in (EVALUATE, AUDIT))
+    measured, audited = (call(*command) for command in (EVALUATE, AUDIT))
     assert (measured.code, audited.code) == (0, 0), measured.err + audited.err
     assert "Is it useful?" in measured.out and "Does it leak? " in audited.out
     assert "pair distance" in measured.out  # of the column "product", which is kept
@@ -79,9 +77,9 @@ def test_evaluate_and_audit_find_the_rows_held_out_and_read_them_as_the_run_did(
     assert not [path for path in Path("run/internal").iterdir() if path.is_dir()]
     frame = pd.read_csv("train.csv", sep=";", encoding="utf-16")
     frame.assign(text=frame.text + " Again.").to_json("others.jsonl", orient="records", lines=True)
-    again = run_twinset(capsys, *AUDIT, "--non-members", "others.jsonl")
+    again = call(*AUDIT, "--non-members", "others.jsonl")
     assert again.code == 0, again.err
     other = reviews(ROWS, seed=3).assign(head="A film")
     other.to_csv("train.csv", index=False, sep=";", encoding="utf-16")
-    ended = run_twinset(capsys, *AUDIT)
+    ended = call(*AUDIT)
     assert ended.code == 2 and "is not the table of run" in ended.err

@@ -16,7 +16,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import call
 from tests.helpers.refusals import refusal
 from twinset.config.options import merge
 from twinset.errors import first_line
@@ -363,12 +363,12 @@ def test_a_large_file_that_a_person_would_have_written(tmp_path):
         refused(read, "TOML")
 
 
-def test_an_error_that_quotes_a_file_is_short_and_steers_no_terminal(tmp_path, capsys, monkeypatch):
+def test_an_error_that_quotes_a_file_is_short_and_steers_no_terminal(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("t.toml").write_text(
         'prompt = "{label}"\nwording = "x"\n"\\u001b[2J' + "k" * 500 + '" = 1\n'
     )
-    ended = run_twinset(capsys, "generate", "t.csv", "--config", "t.toml")
+    ended = call("generate", "t.csv", "--config", "t.toml")
     assert ended.code == 2 and "\x1b" not in ended.err and ended.err.count("\n") == 1
     assert len(first_line(ValueError("x" * 5000))) < 300
     assert first_line(ValueError("\x1b[2J")) == "\N{REPLACEMENT CHARACTER}[2J"

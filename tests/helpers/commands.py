@@ -48,15 +48,8 @@ class Heard(Progress):
         self.counted.append((what, done, total, share))
 
 
-def run_twinset(capsys, *arguments) -> Outcome:
-    capsys.readouterr()
-    code = cli.main([str(argument) for argument in arguments])
-    out, err = capsys.readouterr()
-    return Outcome(code, out, err)
-
-
 def call(*arguments) -> Outcome:
-    """Run the command line where no fixture captures what is printed."""
+    """Run the command line in this process."""
     with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
         code = cli.main([str(argument) for argument in arguments])
     return Outcome(code, out.getvalue(), err.getvalue())

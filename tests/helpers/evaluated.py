@@ -8,7 +8,7 @@ from sklearn.feature_extraction.text import HashingVectorizer
 from torch.nn.functional import cross_entropy
 
 from evaluation.utility.classifiers import SentenceEncoder
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import call
 from tests.helpers.handover import ledger
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.sampling.twin_model import TwinModel
@@ -62,10 +62,10 @@ def small_world_in(folder, monkeypatch, **tables) -> None:
     tables_in(folder, **tables)
 
 
-def small_run(capsys, base, *columns) -> str:
+def small_run(base, *columns) -> str:
     """Make a twin of `train.csv`, and return its run folder."""
     given = ("train.csv", *columns, "--base-model", base, "--run", "run", "--rows", "20")
-    made = run_twinset(capsys, "generate", *given, *OPTIONS)
+    made = call("generate", *given, *OPTIONS)
     assert made.code == 0, made.err
     return "run"
 

@@ -27,15 +27,3 @@ def continue_prompts(
     generator = torch.Generator().manual_seed(seed)
     written = dict(decode(model, waiting, end, longest, config, generator))
     return [written[i] for i in range(len(prompts))]
-
-
-def save_tiny_encoder(tokenizer, folder, **sizes):
-    """Save a BERT classifier and its tokenizer, which gets a padding token; return the folder."""
-    import torch
-
-    tokenizer.pad_token = tokenizer.eos_token
-    tokenizer.save_pretrained(folder)
-    torch.manual_seed(0)
-    sizes |= {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id}
-    tiny_model("BertConfig", "AutoModelForSequenceClassification", **sizes).save_pretrained(folder)
-    return folder

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.helpers import oracle
 from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
-from tests.helpers.commands import arguments, run_twinset
+from tests.helpers.commands import arguments, call
 from twinset.config import TrainingConfig
 from twinset.models.adapters import prepare_trainable
 from twinset.models.assets import no_fetched_code
@@ -93,9 +93,9 @@ def test_a_library_that_fetches_code_is_hidden(monkeypatch):
     assert sys.modules["kernels"] is fetcher
 
 
-def test_a_run(tiny_base, good_table, capsys):
+def test_a_run(tiny_base, good_table):
     more = ("--rows", 4, "--max-new-tokens", 6, "--method", "qlora", "--output", "twin.csv")
-    made = run_twinset(capsys, *arguments(tiny_base, ("t.csv", *more)))
+    made = call(*arguments(tiny_base, ("t.csv", *more)))
     assert made.code == 0, made.err
     assert (good_table / "twin.csv").read_text().startswith('"review","label"')
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.commands import MARKER, run_twinset
+from tests.helpers.commands import MARKER, call
 from tests.helpers.refusals import refusal
 from twinset.policies.detection import (
     DETECTORS,
@@ -296,11 +296,11 @@ TABLE = pd.DataFrame(
 
 
 @pytest.fixture
-def policy(tmp_path, monkeypatch, capsys):
+def policy(tmp_path, monkeypatch):
     """Run `twinset detect` on a table of messages, t.csv in the working folder."""
     monkeypatch.chdir(tmp_path)
     TABLE.to_csv("t.csv", index=False)
-    return lambda *flags: run_twinset(capsys, "detect", "t.csv", "--text", "message", *flags)
+    return lambda *flags: call("detect", "t.csv", "--text", "message", *flags)
 
 
 def test_unprotected_data_is_named_first(policy):

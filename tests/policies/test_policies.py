@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from tests.helpers.commands import QUICK, fitted_scale, run_twinset, texts
+from tests.helpers.commands import QUICK, call, fitted_scale, texts
 from twinset.config import PolicyConfig, PrivacyConfig, RunConfig
 from twinset.config.plan import make_plan
 from twinset.models.base_model import load_base
@@ -49,10 +49,10 @@ def table(tmp_path):
 
 
 @pytest.fixture
-def run(tmp_path, table, tiny_base, capsys):
+def run(tmp_path, table, tiny_base):
     """Run a command that takes the table and makes the run folder `run`."""
     given = (table, "--base-model", tiny_base, "--run", tmp_path / "run", *QUICK)
-    return lambda command, *more: run_twinset(capsys, command, *given, *more)
+    return lambda command, *more: call(command, *given, *more)
 
 
 @pytest.fixture(scope="module")
@@ -126,13 +126,13 @@ def test_a_text_s_nats_do_not_depend_on_its_neighbours_by_a_single_bit(base):
 
 
 def test_a_tenth_of_the_texts_is_beyond_each_end_of_the_scale(
-    capsys, tmp_path, tiny_base, base, monkeypatch
+    tmp_path, tiny_base, base, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     sentences = [f"A sentence, number {i}, {'and so on ' * (i % 9)}." for i in range(50)]
     pd.DataFrame({"words": sentences}).to_csv("public.csv", index=False)
     fit = f"weight-scale public.csv --output scale.json --quiet --base-model {tiny_base}".split()
-    assert run_twinset(capsys, *fit, "--text", "words", "--precision", "float32").code == 0
+    assert call(*fit, "--text", "words", "--precision", "float32").code == 0
     scale = Adaptive.weight_scale(AdaptiveOptions(weight_scale="scale.json"), base)
     ids = base.tokenizer([f" {s}" for s in sentences], add_special_tokens=False)["input_ids"]
     end = base.tokenizer.eos_token_id
@@ -144,7 +144,7 @@ def test_a_tenth_of_the_texts_is_beyond_each_end_of_the_scale(
     assert scale.origin == "50 texts of public.csv"
     assert re.fullmatch("local folder, files [0-9a-f]{64}", scale.base_model)
     assert str(tiny_base) not in json.dumps(asdict(scale))
-    again = run_twinset(capsys, *fit, "--text", "words")
+    again = call(*fit, "--text", "words")
     assert again.code == 2 and "exists" in again.err
 
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import cli
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import call
 from twinset.files.atomic import sha256_file
 from twinset.models import base_model
 from twinset.models.base_model import load_base
@@ -66,8 +66,8 @@ def adapter(tiny_llama, tmp_path_factory):
     return trained_whole(LORA, tiny_llama, tmp_path_factory.mktemp("adapter"))
 
 
-def pretrain(capsys, *more, output="model"):
-    return run_twinset(capsys, "pretrain", "corpus.jsonl", "--output", output, *more)
+def pretrain(*more, output="model"):
+    return call("pretrain", "corpus.jsonl", "--output", output, *more)
 
 
 def weights(folder):
@@ -110,7 +110,7 @@ def test_an_adapter_moves_all_linear_layers_by_its_product_and_may_be_shipped(
     assert "with the adapter: part of twinset, files" in origin and "kept out of its corp" in origin
 
 
-def test_killed_or_stopped_it_ends_with_the_same_weights(scratch, tmp_path, capsys, monkeypatch):
+def test_killed_or_stopped_it_ends_with_the_same_weights(scratch, tmp_path, monkeypatch):
     whole, model, options = scratch, tmp_path / "model", SCRATCH
     check_outcome(whole)
     monkeypatch.setattr(module, "CHECKPOINT_SECONDS", -1.0)
@@ -122,16 +122,16 @@ def test_killed_or_stopped_it_ends_with_the_same_weights(scratch, tmp_path, caps
 
     with monkeypatch.context() as patch:
         patch.setattr(module.Trainer, "training_step", dies)
-        assert pretrain(capsys, *options).code == 1
+        assert pretrain(*options).code == 1
     work = model / "training"
     assert {path.name for path in work.glob("checkpoint-*")} == {"checkpoint-3", "checkpoint-4"}
     (work / "checkpoint-4" / "trainer_state.json").write_text("{")  # killed while it was written
-    stopped = pretrain(capsys, *options, *AT_ONCE, "--json")
+    stopped = pretrain(*options, *AT_ONCE, "--json")
     assert stopped.code == 0 and json.loads(stopped.out)["validation"]["steps"] == 4
-    assert pretrain(capsys, *options).code == 0
+    assert pretrain(*options).code == 0
     assert same(weights(whole), weights(model))
     assert [x for x in log_of(whole) if x["loss"]] == [x for x in log_of(model) if x["loss"]]
-    assert pretrain(capsys, *options, *AT_ONCE, "--seed", "1", output="other").code == 0
+    assert pretrain(*options, *AT_ONCE, "--seed", "1", output="other").code == 0
     assert not same(weights(whole), weights(tmp_path / "other"))  # the control
 
 
@@ -142,16 +142,16 @@ def test_killed_or_stopped_it_ends_with_the_same_weights(scratch, tmp_path, caps
         ("--output mine", "holds other files"),
     ],
 )
-def test_impossible_inputs_are_refused_in_one_line(more, message, capsys):
+def test_impossible_inputs_are_refused_in_one_line(more, message):
     for name in ("private/twinset.json", "mine/thesis.txt"):
         Path(name).parent.mkdir()
         Path(name).write_text("{}")
-    ended = pretrain(capsys, *SCRATCH, *more.split(), output="new")
+    ended = pretrain(*SCRATCH, *more.split(), output="new")
     assert ended.code == 2 and message in ended.err and ended.err.count("\n") == 1
     assert not Path("new").exists()  # the same command may be tried again
 
 
-def test_guarded_texts_are_kept_out(tmp_path, capsys, monkeypatch):
+def test_guarded_texts_are_kept_out(tmp_path, monkeypatch):
     rng, model = random.Random(5), tmp_path / "model"
     secret = " ".join(f"{rng.choice(WORDS)}{n}" for n in range(30))
     with open("corpus.jsonl", "a") as file:
@@ -159,7 +159,7 @@ def test_guarded_texts_are_kept_out(tmp_path, capsys, monkeypatch):
     (tmp_path / "private.csv").write_text(f"note\n{secret}\n")
     trained, plain = [], module.pack_blocks
     monkeypatch.setattr(module, "pack_blocks", lambda *x: trained.append(x[0]) or plain(*x))
-    pretrain(capsys, *SCRATCH, "--decontaminate", "private.csv", *AT_ONCE)
+    pretrain(*SCRATCH, "--decontaminate", "private.csv", *AT_ONCE)
     text = load_base(str(model)).tokenizer.decode(trained[0])
     assert "Before it" not in text and text.count("<|endoftext|>") > 0.9 * DOCUMENTS
     written = {p.name: p for p in model.rglob("*") if p.is_file()}
@@ -168,14 +168,14 @@ def test_guarded_texts_are_kept_out(tmp_path, capsys, monkeypatch):
     assert not any(digest in path.read_bytes() for path in written.values())
 
 
-def test_no_figure_reveals_how_much_was_guarded(tmp_path, capsys):
+def test_no_figure_reveals_how_much_was_guarded(tmp_path):
     """A third of the corpus is left out, and all that is counted is as if one text were."""
     texts = [json.loads(line)["text"] for line in Path("corpus.jsonl").read_text().splitlines()]
     figures = []
     for name, guarded in (("one", texts[:1]), ("many", texts[: DOCUMENTS // 3])):
         (tmp_path / "private.csv").write_text("\n".join(["note", *guarded]))
         given = ("--decontaminate", "private.csv", "--epochs", "0.4")
-        assert pretrain(capsys, *SCRATCH, *given, output=name).code == 0
+        assert pretrain(*SCRATCH, *given, output=name).code == 0
         facts = facts_of(tmp_path / name)
         steps = [facts["validation"][key] for key in ("tokens", "steps", "of")]
         log = [(line["step"], sorted(line)) for line in log_of(tmp_path / name)]

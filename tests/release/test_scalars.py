@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.helpers.commands import fitted_scale, run_twinset
+from tests.helpers.commands import call, fitted_scale
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.sampling import twin_model as twin_models
 
@@ -136,7 +136,7 @@ PLANTED = "model/twinset.json /note/"
     ids=" ".join,
 )
 def test_only_noisy_figures_and_what_follows_from_them_differ(
-    tmp_path, monkeypatch, capsys, tiny_base, policy
+    tmp_path, monkeypatch, tiny_base, policy
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("twinset.release.verify.prv_epsilon", epsilon)  # it takes seconds
@@ -157,7 +157,7 @@ def test_only_noisy_figures_and_what_follows_from_them_differ(
 
             monkeypatch.setattr(twin_models, "write_json", write)
         given = ("t.csv", *OPTIONS, *SIZES, "--base-model", tiny_base, "--run", which, *policy)
-        made = run_twinset(capsys, "generate", *given)
+        made = call("generate", *given)
         assert made.code == 0, made.err
         runs.append(released(Path(which)))
     stated = runs[0].get("share/privacy.json /ledger/group_size")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import refusals
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import call
 from tests.helpers.handover import NO_PRIVACY, TRAINING, hand_over, ledger
 from twinset.errors import InputError, VerificationError
 from twinset.files import limits
@@ -285,11 +285,11 @@ def restamp(folder: Path, version: int) -> None:
 
 
 @pytest.mark.parametrize("version", REMEDIES)
-def test_a_run_of_another_format_is_refused(tiny_run, tmp_path, monkeypatch, capsys, version):
+def test_a_run_of_another_format_is_refused(tiny_run, tmp_path, monkeypatch, version):
     monkeypatch.chdir(shutil.copytree(tiny_run, tmp_path / "copy"))
     restamp(Path(), version)
     for command in COMMANDS:
-        outcome = run_twinset(capsys, *command.split())
+        outcome = call(*command.split())
         said = f"has format_version {version}, and this twinset reads {FORMAT_VERSION}"
         line = rf"error: \S+\.json: {said}. {REMEDIES[version]}.*\n"
         assert outcome.code == 2 and re.fullmatch(line, outcome.err), (command, outcome.err)

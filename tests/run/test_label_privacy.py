@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import call
 from tests.helpers.evaluated import reviews, without_downloads
 from twinset import generate
 from twinset.config.options import run_config
@@ -39,10 +39,10 @@ def place(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(tiny_base, capsys):
+def run(tiny_base):
     """Run a command that takes the table, and return how it ended."""
-    return lambda command, *more, columns=COLUMNS: run_twinset(
-        capsys, command, "t.csv", *columns, "--base-model", tiny_base, *more
+    return lambda command, *more, columns=COLUMNS: call(
+        command, "t.csv", *columns, "--base-model", tiny_base, *more
     )
 
 
@@ -112,9 +112,7 @@ WAYS = {
 @pytest.mark.parametrize(
     ("columns", "more", "records", "whose", "measure"), WAYS.values(), ids=WAYS
 )
-def test_the_ways_on_keep_it_out_of_every_file(
-    place, run, capsys, columns, more, records, whose, measure
-):
+def test_the_ways_on_keep_it_out_of_every_file(place, run, columns, more, records, whose, measure):
     """Also out of `internal/`, and what measures the twin gives real rows the same labels."""
     ended = run("generate", *QUICK, *more, columns=columns)
     assert ended.code == 0, ended.err
@@ -124,7 +122,7 @@ def test_the_ways_on_keep_it_out_of_every_file(
     assert whose in guarantee(ledger).sentence
     assert whose in Path("run/share/README.md").read_text()
     FRAME.assign(text=FRAME.text + " It was late.").to_csv("test.csv")
-    ended = run_twinset(capsys, *(measure or "verify run").split())
+    ended = call(*(measure or "verify run").split())
     assert ended.code == 0, ended.err
     assert not files_with(RARE, Path("run"))
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from scipy import stats
 
-from tests.helpers.commands import arguments, run_twinset
+from tests.helpers.commands import arguments, call
 from twinset.config import PrivacyConfig, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
 from twinset.errors import InputError
@@ -226,16 +226,16 @@ RUN = "t.csv --run r --rows 6 --steps 1 --epsilon 20 --marginal-share 0 --teache
 
 
 @pytest.mark.slow  # sums and rows of several processes are tested each time
-def test_a_run_of_two_processes_is_whole(tiny_base, good_table, capsys):
-    made = run_twinset(capsys, *arguments(tiny_base, RUN), "--processes", "2")
+def test_a_run_of_two_processes_is_whole(tiny_base, good_table):
+    made = call(*arguments(tiny_base, RUN), "--processes", "2")
     assert made.code == 0
     assert len(pd.read_csv("r/share/twin.csv")) == 6
-    assert run_twinset(capsys, "verify", "r").code == 0
+    assert call("verify", "r").code == 0
     assert sorted(path.name for path in good_table.iterdir()) == ["r", "t.csv"]
 
 
-def test_sharded_training_is_refused(tiny_base, good_table, monkeypatch, capsys):
+def test_sharded_training_is_refused(tiny_base, good_table, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    refused = run_twinset(capsys, *arguments(tiny_base, RUN))
+    refused = call(*arguments(tiny_base, RUN))
     assert refused.code == 2 and "FSDP is not supported" in refused.err
     assert not Path("r").exists()

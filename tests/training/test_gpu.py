@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.clipped import C
-from tests.helpers.commands import arguments, run_twinset
+from tests.helpers.commands import arguments, call
 from tests.training.test_device import OPTIONS, fitted
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import Questions, states_of_records
@@ -56,11 +56,11 @@ def test_a_whole_run(request, tmp_path, folder, options):
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_two_gpus_make_one_run(tiny_base, good_table, capsys):
+def test_two_gpus_make_one_run(tiny_base, good_table):
     given = arguments(tiny_base, ("t.csv", "--run", "r", "--rows", "40", "--steps", "3"))
-    made = run_twinset(capsys, *given, "--epsilon", "20", "--processes", "2", "--device", GPU)
+    made = call(*given, "--epsilon", "20", "--processes", "2", "--device", GPU)
     assert made.code == 0, made.err
-    assert run_twinset(capsys, "verify", "r").code == 0
+    assert call("verify", "r").code == 0
 
 
 @pytest.mark.parametrize("low", [torch.float32, torch.bfloat16])

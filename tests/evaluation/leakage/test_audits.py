@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-import cli
 from evaluation.findings import Findings, Measured, proportion
 from evaluation.leakage import audits
-from tests.helpers.commands import run_twinset
+from tests.helpers.commands import call
 from tests.helpers.evaluated import reviews, small_run, small_world_in, tables_in
 
 COLUMNS = ("--text", "text", "--attribute", "sentiment")
@@ -21,9 +20,9 @@ def small_world(tmp_path, monkeypatch):
     small_world_in(tmp_path, monkeypatch, test=80)
 
 
-def test_a_run_is_attacked_through_its_model_and_its_rows(tiny_base, tmp_path, capsys):
-    run = small_run(capsys, tiny_base, *COLUMNS)
-    ended = run_twinset(capsys, "audit", run, *TABLES)
+def test_a_run_is_attacked_through_its_model_and_its_rows(tiny_base, tmp_path):
+    run = small_run(tiny_base, *COLUMNS)
+    ended = call("audit", run, *TABLES)
     assert ended.code == 0, ended.err
     path = tmp_path / "run" / "internal" / "audit.json"
     found = Findings.load(path)
@@ -34,13 +33,13 @@ def test_a_run_is_attacked_through_its_model_and_its_rows(tiny_base, tmp_path, c
     assert "It was" not in path.read_text()
 
 
-def test_a_twin_that_copies_is_caught_and_one_of_other_rows_is_not(tmp_path, capsys):
+def test_a_twin_that_copies_is_caught_and_one_of_other_rows_is_not(tmp_path):
     """The negative control: what nobody copied shows nothing."""
     areas = {}
     for name, twin in {"copied": reviews(80, seed=0), "fresh": reviews(80, seed=2)}.items():
         twin.to_csv("twin.csv", index=False)
         output = f"{name}.json"
-        ended = run_twinset(capsys, "audit", "twin.csv", *TABLES, *COLUMNS, "--output", output)
+        ended = call("audit", "twin.csv", *TABLES, *COLUMNS, "--output", output)
         assert ended.code == 0, ended.err
         found = Findings.load(tmp_path / output)
         assert any("the model was not attacked" in note for note in found.notes)
@@ -69,17 +68,17 @@ def test_a_twin_that_copies_is_caught_and_one_of_other_rows_is_not(tmp_path, cap
     ]
 
 
-def test_a_limit_of_ones_own_decides_the_exit_code(tmp_path, capsys):
+def test_a_limit_of_ones_own_decides_the_exit_code(tmp_path):
     reviews(80, seed=0).to_csv("twin.csv", index=False)
     given = ("audit", "twin.csv", *TABLES, *COLUMNS, "--output", "found.json")
-    ended = run_twinset(capsys, *given, "--max-copied", "0", "--max-auroc", "0.55")
+    ended = call(*given, "--max-copied", "0", "--max-auroc", "0.55")
     assert ended.code == 1 and "near-duplicates (train) is 80" in ended.err
     assert (tmp_path / "found.json").exists()  # what was found is kept
 
 
-def canaries(capsys, base, *more):
+def canaries(base, *more):
     given = ("--base-model", base, "--output", "found.json")
-    return run_twinset(capsys, *PLANTING, *given, *more)
+    return call(*PLANTING, *given, *more)
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +88,11 @@ def audited(tiny_base, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         small_world_in(folder, patch, test=80)
         patch.setattr(audits, "OPENINGS", 4)
-        given = ("--base-model", str(tiny_base), "--output", "found.json")
-        assert cli.main([*PLANTING, *given]) == 0
+        assert canaries(tiny_base).code == 0
     return folder
 
 
-def test_canaries_are_planted_under_each_policy(audited, tiny_base, capsys, monkeypatch):
+def test_canaries_are_planted_under_each_policy(audited, tiny_base, monkeypatch):
     found = Findings.load(audited / "found.json")
     for policy in ("uniform", "none"):
         for sees in ("model", "released rows"):
@@ -106,9 +104,9 @@ def test_canaries_are_planted_under_each_policy(audited, tiny_base, capsys, monk
     assert found.find("claimed epsilon", policy="none") is None
     monkeypatch.chdir(audited)
     written = (audited / "found.json").stat().st_mtime_ns
-    assert canaries(capsys, tiny_base).code == 0  # trains nothing more
+    assert canaries(tiny_base).code == 0  # trains nothing more
     assert (audited / "found.json").stat().st_mtime_ns == written
-    again = canaries(capsys, "no-such-model")
+    again = canaries("no-such-model")
     assert again.code == 2 and "other settings" in again.err
 
 
@@ -118,14 +116,14 @@ CONTROL = tuple("--digits 3 --copies 0,20 --coins 80 --mismatch-weight 0 --metho
 
 @pytest.mark.slow  # test_membership has a fast control: an overfitted model
 def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not(
-    tiny_base, tmp_path, capsys, monkeypatch
+    tiny_base, tmp_path, monkeypatch
 ):
     """The audit's positive control: each of its measures finds what was memorised."""
     coins = np.random.default_rng(0).integers(2, size=80).astype(bool)
     monkeypatch.setattr(audits.roc, "include", lambda m: coins)
     tables_in(tmp_path, train=24, test=24)
     more = (*CONTROL, *OVERTRAINED, "--max-tokens", "60", "--test", "test.csv", "--epsilon", "4")
-    ended = canaries(capsys, tiny_base, *more)
+    ended = canaries(tiny_base, *more)
     assert ended.code == 0, ended.err
     found = Findings.load(tmp_path / "found.json")
     open_one, private = (

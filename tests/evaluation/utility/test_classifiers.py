@@ -22,7 +22,6 @@ from evaluation.utility.classifiers import (
 )
 from evaluation.utility.usefulness import classification_scores, score_agreement, targets, train_on
 from tests.helpers.evaluated import reviews, without_downloads
-from tests.helpers.models import save_tiny_encoder
 from twinset.config import PolicyConfig
 from twinset.errors import InputError
 from twinset.policies import MechanismParams
@@ -112,16 +111,6 @@ def regression(budget, rows=600, **options):
     train = reviews(rows, seed=0)
     model = PrivateRegression(SentenceEncoder().encode, budget, **options)
     return model.fit(train["text"].tolist(), train["product"].tolist())
-
-
-@pytest.fixture(scope="module")
-def tiny_encoder(tiny_base, tmp_path_factory):
-    """Folder of a random two-layer BERT with the tiny base's tokenizer."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(tiny_base)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 160}
-    return save_tiny_encoder(tokenizer, tmp_path_factory.mktemp("encoder"), **sizes)
 
 
 def encoder(folder, **options):

@@ -7,7 +7,6 @@ import shutil
 import pandas as pd
 import pytest
 
-import cli
 from evaluation.evaluate import _write_files
 from evaluation.findings import Findings
 from evaluation.release import (
@@ -25,8 +24,8 @@ from evaluation.release import (
 from evaluation.report.page import write_report
 from evaluation.utility.classifiers import make_classifiers
 from evaluation.utility.usefulness import Usefulness
-from tests.helpers.commands import run_twinset
-from tests.helpers.evaluated import OPTIONS, reviews, small_run, small_world_in, twin_of
+from tests.helpers.commands import call
+from tests.helpers.evaluated import reviews, small_run, small_world_in, twin_of
 from tests.helpers.refusals import refusal
 from twinset.models.base_model import load_base
 from twinset.progress import Silent
@@ -49,11 +48,9 @@ def small_world(tmp_path, monkeypatch):
 def measured_run(tiny_base, tmp_path_factory):
     """Folder with a small run, evaluated once: its baseline is written, and need not be again."""
     folder = tmp_path_factory.mktemp("measured")
-    base = ("--base-model", str(tiny_base), "--run", "run", "--rows", "20")
     with pytest.MonkeyPatch.context() as patch:
         small_world_in(folder, patch)
-        assert cli.main(["generate", "train.csv", *COLUMNS, *base, *OPTIONS]) == 0
-        assert cli.main(["evaluate", "run", *QUICKLY]) == 0
+        assert call("evaluate", small_run(tiny_base, *COLUMNS), *QUICKLY).code == 0
     return folder / "run"
 
 
@@ -93,12 +90,12 @@ def test_a_run_is_measured_against_every_baseline(run):
     assert not re.search(r"number \d", stored)  # no text of any row
 
 
-def test_dp_classifiers_further_epsilons_and_a_smaller_baseline(run, capsys, monkeypatch):
+def test_dp_classifiers_further_epsilons_and_a_smaller_baseline(run, monkeypatch):
     rows = len(pd.read_csv(run / "share" / "twin.csv"))
     (run / "internal" / "no-private-data.parquet").unlink()
     monkeypatch.setattr("evaluation.evaluate.BASELINE_ROWS", rows // 2)
     more = ("--classifier", "minilm", "--sweep-epsilon", "4")
-    assert run_twinset(capsys, "evaluate", run, *QUICKLY, *more).code == 0
+    assert call("evaluate", run, *QUICKLY, *more).code == 0
     found = found_in(run)
     assert found.find("accuracy", rows=PRIVATE_CLASSIFIER, label="product", classifier="minilm")
     assert not found.find("accuracy", rows=PRIVATE_CLASSIFIER, classifier="tfidf")
@@ -109,14 +106,14 @@ def test_dp_classifiers_further_epsilons_and_a_smaller_baseline(run, capsys, mon
     assert found.find("accuracy", rows=TWIN_SMALL, label="sentiment", classifier="tfidf").n == 40
 
 
-def test_right_labels_score_like_real_rows_and_swapped_ones_do_not(tmp_path, capsys):
+def test_right_labels_score_like_real_rows_and_swapped_ones_do_not(tmp_path):
     """A twin of right labels scores like real rows, one of swapped labels the opposite."""
     swapped = {"positive": "negative", "negative": "positive"}
     twin = reviews(60, seed=2)[["text", "sentiment"]]
     twin.to_csv("twin.csv", index=False)
     twin.assign(sentiment=twin["sentiment"].map(swapped)).to_csv("wrong.csv", index=False)
     files = ("--baseline", "wrong.csv", "--output", "found.json")
-    assert run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *files).code == 0
+    assert call("evaluate", "twin.csv", *QUICKLY, *files).code == 0
     found = Findings.load(tmp_path / "found.json")
     for name in ("accuracy", "label fidelity"):
         assert found.find(name, rows=TWIN).value == 1.0
@@ -188,12 +185,10 @@ def test_options_that_suit_no_table_are_refused():
         assert f"is for tables in another form than {data}" in refusal(forms_of, {}, data, **given)
 
 
-def test_every_reader_of_real_rows_takes_the_sheet(
-    real_files, run, twin, tiny_base, tmp_path, capsys
-):
+def test_every_reader_of_real_rows_takes_the_sheet(real_files, run, twin, tiny_base, tmp_path):
     tables = ("--train", "t.xlsx", "--test", "test.csv", "--classifier", "tfidf", "--quiet")
     for more, rows in (((), 30), (("--split", "new"), 80)):
-        assert run_twinset(capsys, "evaluate", "twin.csv", *tables, *FILE, *more).code == 0
+        assert call("evaluate", "twin.csv", *tables, *FILE, *more).code == 0
         found = Findings.load(tmp_path / "found.json")
         assert found.about["rows"][REAL] == rows
         assert any("read the first of 2 sheets" in n for n in found.notes) == (not more)
@@ -220,17 +215,17 @@ def test_two_pairs_of_labels_are_two_classes():
     assert labelled(frame, "text", ["a"])[1] == [a for a, _ in pairs]
 
 
-def test_overlapping_rows_are_counted_and_left_out_on_request(twin, tmp_path, capsys):
+def test_overlapping_rows_are_counted_and_left_out_on_request(twin, tmp_path):
     pd.concat([reviews(40, seed=1), reviews(80, seed=0).head(7)]).to_csv("test.csv", index=False)
     for more, rows in (((), 47), (("--exclude-overlap",), 40)):
-        run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *FILE, *more)
+        call("evaluate", "twin.csv", *QUICKLY, *FILE, *more)
         assert Findings.load(tmp_path / "found.json").about["rows"]["held out"] == rows
 
 
-def test_only_what_read_no_private_row_is_publishable(run, tmp_path, capsys):
+def test_only_what_read_no_private_row_is_publishable(run, tmp_path):
     """Without notes about private rows either."""
     pd.concat([reviews(40, seed=1), reviews(80, seed=0).head(7)]).to_csv("test.csv", index=False)
-    shown = run_twinset(capsys, "evaluate", run, *QUICKLY, "--publishable", "--json")
+    shown = call("evaluate", run, *QUICKLY, "--publishable", "--json")
     assert shown.code == 0 and "rows" not in shown.err.replace(str(tmp_path), "")
     printed = json.loads(shown.out, parse_constant=pytest.fail)  # JSON has no infinity
     names = {m["score"]["name"] for m in printed["measured"]}
@@ -240,28 +235,28 @@ def test_only_what_read_no_private_row_is_publishable(run, tmp_path, capsys):
 
 
 def test_without_a_guarantee_of_whole_records_nothing_is_publishable(
-    twin, tiny_base, tmp_path, capsys, monkeypatch
+    twin, tiny_base, tmp_path, monkeypatch
 ):
     """Masked texts were trained on without noise, so that the twin's own figures hang on them."""
     spans = ("--noise-policy", "selective", "--detector", "patterns", "--steps", "2")
-    run = small_run(capsys, tiny_base, *COLUMNS, *spans)
-    assert run_twinset(capsys, "evaluate", run, *QUICKLY).code == 0
+    run = small_run(tiny_base, *COLUMNS, *spans)
+    assert call("evaluate", run, *QUICKLY).code == 0
     assert not found_in(tmp_path / run).publishable()
     monkeypatch.setattr("evaluation.evaluate.evaluate", None)  # it is said before the work
     for given in ((run,), ("twin.csv", *COLUMNS)):
-        shown = run_twinset(capsys, "evaluate", *given, *QUICKLY, "--publishable")
+        shown = call("evaluate", *given, *QUICKLY, "--publishable")
         assert shown.code == 2
         assert "nothing measured on it may be published" in shown.err
 
 
-def test_an_edited_twin_inherits_no_guarantee(run, tmp_path, capsys):
+def test_an_edited_twin_inherits_no_guarantee(run, tmp_path):
     """The negative control: the unedited one has it."""
     shutil.copytree(run / "share", tmp_path / "copy")
     path = tmp_path / "copy" / "twin.csv"
     assert Twin.read(path).epsilon is not None
     with open(path, "a") as file:
         file.write("pan,It was fine.,positive\n")
-    ended = run_twinset(capsys, "evaluate", path, *QUICKLY, *FILE)
+    ended = call("evaluate", path, *QUICKLY, *FILE)
     assert ended.code == 0, ended.err
     found = Findings.load(tmp_path / "found.json")
     assert found.about["epsilon"] is None and "another file" in found.about["guarantee"]
@@ -274,9 +269,9 @@ def test_an_edited_twin_inherits_no_guarantee(run, tmp_path, capsys):
         ("test.csv", lambda f: pd.read_csv("train.csv"), "is the training table. Name"),
     ],
 )
-def test_tables_that_do_not_fit_are_refused(twin, name, change, message, tmp_path, capsys):
+def test_tables_that_do_not_fit_are_refused(twin, name, change, message, tmp_path):
     change(pd.read_csv(name)).to_csv(name, index=False)
-    ended = run_twinset(capsys, "evaluate", "twin.csv", *QUICKLY, *FILE)
+    ended = call("evaluate", "twin.csv", *QUICKLY, *FILE)
     assert ended.code == 2
     assert message in ended.err and ended.err.count("\n") == 1
     assert "number" not in ended.err  # no text of any row
