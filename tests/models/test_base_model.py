@@ -54,19 +54,6 @@ def test_loads_a_folder(family, request):
     assert all(torch.equal(loaded[name], tensor) for name, tensor in saved.items())
 
 
-def test_weights_in_parts_are_loaded(model_copy):
-    whole = load_file(model_copy / WEIGHTS)
-    names = sorted(whole)
-    parts = {"a.safetensors": names[:5], "b.safetensors": names[5:]}
-    for file, some in parts.items():
-        save_file({name: whole[name] for name in some}, model_copy / file, {"format": "pt"})
-    places = {name: file for file, some in parts.items() for name in some}
-    (model_copy / INDEX).write_text(json.dumps({"weight_map": places}))
-    (model_copy / WEIGHTS).unlink()
-    loaded = load_base(str(model_copy)).model.state_dict()
-    assert all(torch.equal(loaded[name], tensor) for name, tensor in whole.items())
-
-
 # --- folders that cannot be used ----------------------------------------------------------------
 
 

@@ -24,12 +24,7 @@ from twinset.privacy.mechanism.units import Units
 from twinset.table.tokenization import TokenisedRecords, batches_of_one_length
 from twinset.training import clipped_sum as learner
 from twinset.training import loop as training
-from twinset.training.clipped_sum import (
-    Batch,
-    ClippedSum,
-    MismatchLoss,
-    units_at_once,
-)
+from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, units_at_once
 
 C = 1.0
 SHAPES = [BatchShape(12, 1, 16), BatchShape(5, 2, 32), BatchShape(1, 2, 48)]

@@ -14,11 +14,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from tests.helpers.commands import GOOD, OWNED, Heard, arguments, call, fitted_scale
 from twinset.errors import InputError
 from twinset.policies import policy_names
-from twinset.privacy.accounting.accountant import (
-    epsilon,
-    gaussian_noise_multiplier,
-    left_of,
-)
+from twinset.privacy.accounting.accountant import epsilon, gaussian_noise_multiplier, left_of
 from twinset.privacy.accounting.events import (
     GaussianRelease,
     LabelSelection,

@@ -158,15 +158,6 @@ def test_it_counts_texts_of_each_label_value_by_token_and_length():
     assert first.sum() == second.sum() == pytest.approx(3, abs=1e-4)
 
 
-@pytest.mark.parametrize("gone", range(len(TEXTS)))
-def test_a_unit_moves_the_counts_by_the_length_that_noise_is_measured_in(gone):
-    fewer = [unit for i, unit in enumerate(TEXTS) if i != gone]
-    change = flat(released(TEXTS)[0]) - flat(released(fewer)[0])
-    assert 0 < np.linalg.norm(change) <= LONGEST
-    owner = [TEXTS[gone][0]] * 5 + [TEXTS[0][0]] * 3  # of many texts
-    assert np.linalg.norm(flat(released([owner])[0])) <= LONGEST
-
-
 IDS = st.lists(st.integers(0, VOCABULARY - 1), max_size=80)
 ONE_TEXT = st.tuples(IDS, st.tuples(st.integers(0, 1), st.integers(0, 1)))
 OWNER = st.lists(ONE_TEXT, max_size=4)

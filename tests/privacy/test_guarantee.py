@@ -12,11 +12,7 @@ import pytest
 
 from tests.helpers.handover import FULL_BATCH, NO_PRIVACY, TRAINING, hand_over, ledger
 from tests.release.test_verify import forge, refusal
-from twinset.privacy.accounting.accountant import (
-    epsilon,
-    group_epsilon,
-    up_decimals,
-)
+from twinset.privacy.accounting.accountant import epsilon, group_epsilon, up_decimals
 from twinset.privacy.accounting.events import (
     GaussianRelease,
     IndividualGaussian,
@@ -32,9 +28,7 @@ from twinset.privacy.statement.guarantee import (
     percent_up,
     says_little,
 )
-from twinset.privacy.statement.theorems import (
-    FLAGGED as OF_SPANS,
-)
+from twinset.privacy.statement.theorems import FLAGGED as OF_SPANS
 from twinset.privacy.statement.theorems import (
     FLAGGED_UNIT,
     OWNER,

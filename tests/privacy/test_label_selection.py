@@ -19,11 +19,7 @@ from twinset.privacy.accounting.accountant import (
     group_epsilon,
     prv_epsilon,
 )
-from twinset.privacy.accounting.events import (
-    GaussianRelease,
-    LabelSelection,
-    SubsampledGaussian,
-)
+from twinset.privacy.accounting.events import GaussianRelease, LabelSelection, SubsampledGaussian
 from twinset.privacy.mechanism import counts
 from twinset.privacy.mechanism.counts import select_label_values
 from twinset.privacy.mechanism.randomness import Randomness

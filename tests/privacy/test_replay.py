@@ -25,13 +25,7 @@ from pyarrow.parquet import write_table
 
 from tests.conftest import save_tiny
 from tests.helpers.commands import ROOT, fitted_scale
-from tests.helpers.replay import (
-    overspent,
-    put_tape,
-    request_of,
-    run_once,
-    unit_left_out,
-)
+from tests.helpers.replay import overspent, put_tape, request_of, run_once, unit_left_out
 from twinset.errors import InputError
 from twinset.privacy.mechanism.counts import proportional_rows
 from twinset.privacy.mechanism.vector_sum import UNIT_STEPS, VectorSum
