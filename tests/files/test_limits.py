@@ -47,53 +47,40 @@ OPEN = 'review,label\n"' + "x" * (limits.MOST_CELL + 1) + '",a\n'
 
 GAPS = "," * 199 + "\n"
 OBJECTS = '{"a":[{}' + ",{}" * 10_000 + "]}"
+BLANKS = '[{"a":0},' + " " * 10**6 + '{"a":0}]'
 INFLATES = "inflates to more than 100 times its size"
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "said"),
-    [
-        ("many.jsonl", MANY, "more than 2000 columns. Remove"),
-        ("sparse.jsonl", SPARSE, "columns are missing in most rows. Keep"),
-        ("open.csv", OPEN, "more than 10000000 characters. Is a quote never"),
-        ("t.jsonl.gz", '{"review": "x"}\n' * 100_000, INFLATES),
-        ("corpus.txt.gz", "x\n\n" * 1_000_000, INFLATES),
-    ],
-    ids=["many keys", "sparse", "open quote", "table", "corpus"],
-)
-def test_small_files_that_are_large_inside(tmp_path, monkeypatch, file, content, said):
-    monkeypatch.setattr("twinset.table.text_formats.MOST_REPEATED", 1_000_000)
-    monkeypatch.setattr(limits, "INFLATED", 100_000)
+TEXTS, LIMITS = "twinset.table.text_formats", "twinset.files.limits"
+LARGE = {f"{TEXTS}.MOST_REPEATED": 1_000_000, f"{LIMITS}.INFLATED": 100_000}
+EMPTY = {f"{TEXTS}._BLOCK": 4096, f"{TEXTS}.MOST_ITEMS": 3000, f"{LIMITS}.MOST_REPEATED": 200_000}
+WIDE = "".join(f"{'a' * n}," for n in range(1, 200)) + "\n" + GAPS * 1500
+# A file, its text, what the one line says, and the limits: of bytes, or of cells that hardly any
+# bytes stand for.
+FILES = {
+    "many keys": ("many.jsonl", MANY, "more than 2000 columns. Remove", LARGE),
+    "sparse": ("sparse.jsonl", SPARSE, "columns are missing in most rows. Keep", LARGE),
+    "open quote": ("open.csv", OPEN, "more than 10000000 characters. Is a quote never", LARGE),
+    "table": ("t.jsonl.gz", '{"review": "x"}\n' * 100_000, INFLATES, LARGE),
+    "corpus": ("corpus.txt.gz", "x\n\n" * 1_000_000, INFLATES, LARGE),
+    "gaps": ("t.csv.gz", WIDE, "the same", EMPTY),
+    "rows": ("t.csv.gz", "review\n" + "a\n" * 250_000, "the same", EMPTY),
+    "row": ("t.csv", "a,b\n" + GAPS.strip() * 20, "row 2 has more than", EMPTY),
+    "objects": ("t.jsonl.gz", '{"a":0}\n' * 20_000, "the same", EMPTY),
+    "items": ("t.json.gz", "[" + '{"a":0},' * 20_000 + "{}]", "the same", EMPTY),
+    "a line": ("t.jsonl.gz", OBJECTS, "line 1 has more than", EMPTY),
+    "an item": ("t.json.gz", f"[{OBJECTS}]", "item 1 has more than", EMPTY),
+    "blanks": ("t.json", BLANKS, "1 MB of blanks before item 2", EMPTY),
+    "paragraphs": ("corpus.txt.gz", "\n\n" * 250_000, "paragraphs are empty", EMPTY),
+}
+
+
+@pytest.mark.parametrize(("file", "content", "said", "most"), FILES.values(), ids=FILES)
+def test_small_files_that_are_large_inside(tmp_path, monkeypatch, file, content, said, most):
+    for name, limit in most.items():
+        monkeypatch.setattr(name, limit)
     data, path = content.encode(), tmp_path / file
     path.write_bytes(gzip.compress(data) if file.endswith(".gz") else data)
-    refused(lambda: read_corpus([path]) if "corpus" in file else read_frame(path), said)
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "said"),
-    [
-        (
-            "t.csv.gz",
-            "".join(f"{'a' * n}," for n in range(1, 200)) + "\n" + GAPS * 1500,
-            "the same",
-        ),
-        ("t.csv.gz", "review\n" + "a\n" * 250_000, "the same"),
-        ("t.csv", "a,b\n" + GAPS.strip() * 20, "row 2 has more than"),
-        ("t.jsonl.gz", '{"a":0}\n' * 20_000, "the same"),
-        ("t.json.gz", "[" + '{"a":0},' * 20_000 + "{}]", "the same"),
-        ("t.jsonl.gz", OBJECTS, "line 1 has more than"),
-        ("t.json.gz", f"[{OBJECTS}]", "item 1 has more than"),
-        ("t.json", '[{"a":0},' + " " * 10**6 + '{"a":0}]', "1 MB of blanks before item 2"),
-        ("corpus.txt.gz", "\n\n" * 250_000, "paragraphs are empty"),
-    ],
-    ids=["gaps", "rows", "row", "objects", "items", "a line", "an item", "blanks", "corpus"],
-)
-def test_cells_that_hardly_any_bytes_stand_for(tmp_path, monkeypatch, file, content, said):
-    monkeypatch.setattr("twinset.table.text_formats._BLOCK", 4096)
-    monkeypatch.setattr("twinset.table.text_formats.MOST_ITEMS", 3000)
-    monkeypatch.setattr(limits, "MOST_REPEATED", 200_000)
-    path = tmp_path / file
-    path.write_bytes(gzip.compress(content.encode()) if file.endswith(".gz") else content.encode())
     refused(lambda: read_corpus([path]) if "corpus" in file else read_frame(path), said)
 
 
@@ -222,6 +209,15 @@ def test_a_text_that_excel_keeps_once_for_many_rows(tmp_path, monkeypatch):
     refused(lambda: read_frame(tmp_path / "t.xlsx"), INFLATES)
 
 
+def write_excel(path, table, part, change):
+    """Write an Excel file of which one part is changed."""
+    table.to_excel(path.with_name("plain.xlsx"), index=False)
+    with ZipFile(path.with_name("plain.xlsx")) as plain, ZipFile(path, "w", 8) as changed:
+        for name in plain.namelist():
+            inside = plain.read(name)
+            changed.writestr(name, change(inside) if name == part else inside)
+
+
 @pytest.mark.parametrize("part", ["xl/styles.xml", "xl/worksheets/sheet1.xml"])
 @pytest.mark.parametrize(
     ("head", "said"),
@@ -233,13 +229,11 @@ def test_a_text_that_excel_keeps_once_for_many_rows(tmp_path, monkeypatch):
 )
 def test_an_excel_file_that_is_mostly_tags(tmp_path, monkeypatch, part, head, said):
     monkeypatch.setattr("twinset.table.other_formats.MOST_TAGS", 2000)
-    pd.DataFrame({"review": [WORDS]}).to_excel(tmp_path / "t.xlsx", index=False)
-    assert len(read_frame(tmp_path / "t.xlsx")) == 1
-    with ZipFile(tmp_path / "t.xlsx") as old, ZipFile(tmp_path / "u.xlsx", "w", 8) as new:
-        parts = {name: old.read(name) for name in old.namelist()}
-        for name, inside in (parts | {part: head + b"<a>" + b"<a/>" * 80_000 + b"</a>"}).items():
-            new.writestr(name, inside)
-    refused(lambda: read_frame(tmp_path / "u.xlsx"), said)
+    path, table = tmp_path / "t.xlsx", pd.DataFrame({"review": [WORDS]})
+    write_excel(path, table, part, lambda inside: inside)
+    assert len(read_frame(path)) == 1
+    write_excel(path, table, part, lambda _: head + b"<a>" + b"<a/>" * 80_000 + b"</a>")
+    refused(lambda: read_frame(path), said)
 
 
 @pytest.mark.parametrize(
@@ -252,20 +246,19 @@ def test_a_number_format_that_excel_does_not_write(tmp_path, code, said, way):
     head, written = "", f'formatCode="{code}"'
     if way == "default":
         head, written = f"<!DOCTYPE a [<!ATTLIST numFmt formatCode CDATA '{code}'>]>", ""
-    pd.DataFrame({"review": [WORDS], "n": [1.5]}).to_excel(tmp_path / "t.xlsx", index=False)
-    with ZipFile(tmp_path / "t.xlsx") as old, ZipFile(tmp_path / "u.xlsx", "w", 8) as new:
-        for name in old.namelist():
-            inside = old.read(name)
-            if name == "xl/styles.xml":
-                text = inside.decode().replace('<numFmts count="0" />', "")
-                tag = f'<numFmts><numFmt numFmtId="164" {written}/></numFmts><fonts'
-                text = head + text.replace("<fonts", tag, 1)
-                inside = text.encode("utf-16" if way == "UTF-16" else "utf-8")
-            new.writestr(name, inside)
+
+    def change(inside):
+        text = inside.decode().replace('<numFmts count="0" />', "")
+        tag = f'<numFmts><numFmt numFmtId="164" {written}/></numFmts><fonts'
+        text = head + text.replace("<fonts", tag, 1)
+        return text.encode("utf-16" if way == "UTF-16" else "utf-8")
+
+    path, table = tmp_path / "t.xlsx", pd.DataFrame({"review": [WORDS], "n": [1.5]})
+    write_excel(path, table, "xl/styles.xml", change)
     if said:
-        refused(lambda: read_frame(tmp_path / "u.xlsx"), said)
+        refused(lambda: read_frame(path), said)
     else:
-        assert read_frame(tmp_path / "u.xlsx").shape == (1, 2)
+        assert read_frame(path).shape == (1, 2)
 
 
 def test_other_compressed_columns_are_read_quickly(tmp_path):
