@@ -259,10 +259,6 @@ def test_an_empty_batch_releases_noise_alone(model):
         assert math.isnan(run.reports[step].loss)
 
 
-def correlation(one: Tensor, other: Tensor) -> float:
-    return abs(float(torch.corrcoef(torch.stack([one, other]))[0, 1]))
-
-
 def test_without_noise_the_ledger_records_it_and_the_loss_falls(model):
     run = run_training(model, the_plan=plan(steps=25, noise_multiplier=0.0, learning_rate=1e-2))
     assert isinstance(run.events[0], NonPrivateAccess)
@@ -281,7 +277,8 @@ def test_no_seed_reaches_the_noise(rerun):
         runs.append(rerun(the_plan=plan(), randomness=Randomness.from_os(), seed=7))
     first, second = runs
     assert same(first.sums[0], second.sums[0])  # all records, the same wrong prompts: a seed's work
-    assert correlation(first.noise(0), second.noise(0)) < 0.03
+    both = torch.stack([first.noise(0), second.noise(0)])
+    assert abs(float(torch.corrcoef(both)[0, 1])) < 0.03
 
 
 # -- the loss --------------------------------------------------------------------------------------
