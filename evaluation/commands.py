@@ -221,11 +221,15 @@ def report(
     show_real: Annotated[
         Path | None, typer.Option(help="Private table. Shows some of its rows next to the twin's.")
     ] = None,
+    budget_file: Annotated[
+        Path | None, typer.Option(help="The table's account. The dossier states its total.")
+    ] = None,
 ) -> None:
-    """Write everything known about a run to one page, internal/report.html."""
+    """Write all that is known of a run: internal/report.html, and a dossier.html to sign."""
     from .report.page import write_report
 
-    show(None, [str(write_report(run, show_real))], as_json=False)
+    page = write_report(run, show_real, budget_file)
+    show(None, [str(page), str(page.with_name("dossier.html"))], as_json=False)
 
 
 class _ReleaseByDefault(TyperGroup):

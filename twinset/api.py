@@ -347,7 +347,8 @@ class Twinset:
             run: a run folder made by `generate`.
 
         Returns:
-            The page's file. It shows figures of private rows, so keep it with their owner.
+            The page's file. It shows figures of private rows, so keep it with their owner. Next to
+            it is `dossier.html`, for a data protection officer.
 
         Raises:
             InputError: there is no such run.

@@ -13,7 +13,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from twinset.privacy.accounting.events import (
     IndividualGaussian,
     SubsampledGaussian,
 )
-from twinset.privacy.statement.guarantee import belief_sentence, guarantee
+from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import OUTSIDE, noise_cells
 from twinset.release.share import LEDGER, PRIVACY, check_file_format, find_twins
@@ -46,6 +46,7 @@ from ..policy_runs import BASELINE_FILE
 from ..release import forms_of
 from . import charts, figures
 from .charts import Point, replace_unseen
+from .dossier import build_dossier
 from .figures import Figure, Table
 from .verdicts import (
     GUESSING,
@@ -80,31 +81,35 @@ Row = tuple[dict[str, str], str]  # short cells by column, and the longest text
 NoiseCell = tuple[str, int]  # a factor in words, and its shade: −3 (least noise) … 3 (most)
 
 
-def write_report(run: Path, show_real: Path | None = None) -> Path:
-    """Write `internal/report.html`, whole or not at all, and return its path."""
-    check_ended(run)
-    if not is_run(run):
-        raise InputError(f"{run}: no such run folder. Give one that `twinset generate` made.")
-    real: dict[str, DataFrame] = {}
-    if show_real is not None:
-        settings = run / "internal" / SETTINGS
-        reading = _parse(settings, lambda text: dict(json.loads(text).get("reading", {}))) or {}
-        real = {show_real.name: read_frame(show_real, **forms_of(reading, show_real)[0])}
-    page, path = build_report(run, show_real=real), run / "internal" / "report.html"
-    with writing(path):
-        path.parent.mkdir(mode=0o700, exist_ok=True)  # a run that was handed over has none
-    write_text(path, page)
-    return path
+@dataclass(frozen=True)
+class KnownRun:
+    """What the files of a run say, of which any may be missing.
 
-
-def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None) -> str:
-    """Return the page of a run. Missing parts are named with the commands that make them.
-
-    `show_real` has private tables by name, of which a few rows are shown. Anything that is not a
-    run folder, or has an invalid file in it, is refused.
+    Args:
+        root: the run folder.
+        ledger: of `share/privacy.json`.
+        claim: what it guarantees.
+        found: findings by their kind.
+        whole: the kinds that were measured in full, and not only at the end of the run.
+        stale: the kinds that were measured on other rows than the present ones.
+        base_model: as the options of the run name it.
+        twin_file: the twin.
+        digest: its SHA-256.
     """
-    from jinja2 import Environment, StrictUndefined
 
+    root: Path
+    ledger: Ledger | None
+    claim: Guarantee | None
+    found: dict[str, Findings]
+    whole: set[str]
+    stale: list[str]
+    base_model: str | None
+    twin_file: Path | None
+    digest: str | None
+
+
+def read_run(run: Path) -> KnownRun:
+    """Read what is known of a run. Refuse what is no run folder, or has an invalid file in it."""
     if not run.is_dir():
         raise InputError(f"{run}: no such run folder. Give one that `twinset generate` made.")
     share, internal = run / "share", run / "internal"
@@ -117,6 +122,54 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
             found[kind] = Findings.load(there[0])
             whole |= {kind} if there[0].stem == kind else set()
     ledger = _parse(share / PRIVACY, lambda text: Ledger.from_dict(json.loads(text)["ledger"]))
+    base_model = _parse(
+        internal / SETTINGS, lambda text: str(json.loads(text)["training"]["base_model"])
+    )
+    twin_file = next(iter(find_twins(share)), None)
+    digest = None if twin_file is None else sha256_file(twin_file)
+    stale = [k for k, f in found.items() if digest and f.about.get("twin_sha256", digest) != digest]
+    claim = guarantee(ledger) if ledger else None
+    return KnownRun(run, ledger, claim, found, whole, stale, base_model, twin_file, digest)
+
+
+def write_report(run: Path, show_real: Path | None = None, account: Path | None = None) -> Path:
+    """Write `internal/report.html` and `internal/dossier.html`, and return the path of the first.
+
+    Args:
+        run: the run folder.
+        show_real: a private table, of which the report shows some rows.
+        account: the account of the run's table, for the dossier.
+    """
+    check_ended(run)
+    if not is_run(run):
+        raise InputError(f"{run}: no such run folder. Give one that `twinset generate` made.")
+    real: dict[str, DataFrame] = {}
+    if show_real is not None:
+        settings = run / "internal" / SETTINGS
+        reading = _parse(settings, lambda text: dict(json.loads(text).get("reading", {}))) or {}
+        real = {show_real.name: read_frame(show_real, **forms_of(reading, show_real)[0])}
+    pages = {
+        "dossier.html": build_dossier(read_run(run), account),
+        "report.html": build_report(run, show_real=real),
+    }
+    for name, page in pages.items():
+        path = run / "internal" / name
+        with writing(path):
+            path.parent.mkdir(mode=0o700, exist_ok=True)  # a run that was handed over has none
+        write_text(path, page)
+    return path
+
+
+def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None) -> str:
+    """Return the page of a run. Missing parts are named with the commands that make them.
+
+    `show_real` has private tables by name, of which a few rows are shown. Anything that is not a
+    run folder, or has an invalid file in it, is refused.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    known = read_run(run)
+    found, ledger, claim, internal = known.found, known.ledger, known.claim, run / "internal"
     steps = _parse(
         internal / "metrics.jsonl",
         lambda text: [dict(json.loads(line)) for line in text.splitlines() if line.strip()],
@@ -124,19 +177,13 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
     noise = _parse(
         internal / "noise.json", lambda text: {k: float(v) for k, v in json.loads(text).items()}
     )
-    base_model = _parse(
-        internal / SETTINGS, lambda text: str(json.loads(text)["training"]["base_model"])
-    )
     base_rows = internal / BASELINE_FILE
     base = read_frame(base_rows) if base_rows.is_file() else None
-    twin_file = next(iter(find_twins(share)), None)
-    twin, digest, facts = None, None, [f"written by {base_model}"] if base_model else []
-    if twin_file is not None:
-        twin, digest = read_frame(twin_file), sha256_file(twin_file)
-        made = f"{date.fromtimestamp(twin_file.stat().st_mtime):%d %B %Y}".lstrip("0")
+    twin, facts = None, [f"written by {known.base_model}"] if known.base_model else []
+    if known.twin_file is not None:
+        twin = read_frame(known.twin_file)
+        made = f"{date.fromtimestamp(known.twin_file.stat().st_mtime):%d %B %Y}".lstrip("0")
         facts = [f"{len(twin):,} rows", *facts, made]
-    # Measurements on other rows than the present ones.
-    stale = [k for k, f in found.items() if digest and f.about.get("twin_sha256", digest) != digest]
 
     measured = {q: [m for each in found.values() for m in each.of(q)] for q in _FOUND_BY}
     groups = {question: figures.drawable_groups(scores) for question, scores in measured.items()}
@@ -145,7 +192,6 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         single = (g for g in each if len(g.members) == 1 and g.name not in GUESSING)
         alone[question] = [m for g in single for m in g.members.values()]
     verdicts = {question: judge(question, scores) for question, scores in measured.items()}
-    claim = guarantee(ledger) if ledger else None
     events = ledger.events if ledger else []
     headlines: list[tuple[Figure | None, dict[str, str], int]] = []
     for question, (kind, *_) in _FOUND_BY.items():
@@ -200,7 +246,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         verdicts=list(verdicts.values()),
         headlines=headlines,
         notes=[
-            *map(STALE.format, stale),
+            *map(STALE.format, known.stale),
             *dict.fromkeys(with_flags(note) for each in found.values() for note in each.notes),
         ],
         sections=[
@@ -210,7 +256,7 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
                 "figures": list(figures.draw_section(question, list(found.values()))),
                 "tables": list_by_label(measured[question]),
                 "single": list_scores("Scores without a comparison", alone[question], 4),
-                "missing": [MEANINGS["missing"][kind] for kind in kinds if kind not in whole],
+                "missing": [MEANINGS["missing"][kind] for kind in kinds if kind not in known.whole],
             }
             for question, kinds in _FOUND_BY.items()
         ],

@@ -408,7 +408,7 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
     members = {tuple(m.place.items()): m.score.n for m in own if m.score.name in RATES}
     sides = [(m.score.n, members.get(tuple(m.place.items()), m.score.n // 2)) for m in areas]
     few = areas and max(min(some, n - some) for n, some in sides) < FEW_ROWS
-    tried = sorted(_compare(own), key=lambda c: c.is_well)
+    tried = sorted(_compare(own), key=lambda c: (c.is_well, -c.errors))
     reasons = [
         "Members and non-members can be told apart without model and twin "
         f"(AUROC {format_score(m.score)}). Attacks on membership mean little here"

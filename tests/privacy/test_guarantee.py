@@ -25,6 +25,7 @@ from twinset.privacy.statement.guarantee import (
     belief_sentence,
     guarantee,
     most_belief,
+    most_found,
     percent_up,
     says_little,
 )
@@ -271,6 +272,15 @@ def test_the_bound_is_reached_and_not_passed(epsilon, delta):
     reached = np.maximum(present, present[::-1]).sum() / 2  # both being as likely before
     assert reached == pytest.approx(most_belief(epsilon, delta), abs=1e-12)
     assert reached > most_belief(epsilon * 0.9, delta)  # a smaller ε would claim too much
+    # An attack accuses some outputs always, one by chance, and no others, the likeliest first.
+    places = np.linspace(0, 4, 81)
+    found, alarms = (
+        np.interp(places, range(5), [0, *each.cumsum()]) for each in (present, present[::-1])
+    )
+    bounds = [most_found(epsilon, delta, each) for each in alarms]
+    assert (found <= np.array(bounds) + 1e-12).all()
+    assert found[40] == pytest.approx(bounds[40], abs=1e-12)  # it is reached where both ends meet
+    assert found[40] > most_found(epsilon * 0.9, delta, alarms[40])
 
 
 def test_percent_is_never_rounded_down():

@@ -285,6 +285,23 @@ def most_belief(epsilon: float, delta: float) -> float:
     return 1.0 - (1.0 - delta) / (1.0 + math.exp(min(epsilon, 700.0)))
 
 
+def most_found(epsilon: float, delta: float, false_alarms: float) -> float:
+    """Return the largest share of members that any attack finds at a share of false alarms.
+
+    An attack accuses records of having been used, from an (ε, δ)-private output. It accuses a share
+    f of those that were not. Then it finds at most min(e^ε f + δ, 1 − e^−ε (1 − δ − f)) of those
+    that were, whatever it knows of all other records. An accused record's odds of having been used
+    rise by at most this share over f.
+
+    Source: Kairouz, Oh, Viswanath 2015, as above, whose region of errors it is.
+
+    >>> most_found(0.0, 0.0, 0.01), round(most_found(1.0, 0.0, 0.01), 4), most_found(9e9, 0.0, 0.0)
+    (0.01, 0.0272, 0.0)
+    """
+    power = math.exp(min(epsilon, 700.0))
+    return min(power * false_alarms + delta, 1.0 - max(0.0, 1.0 - delta - false_alarms) / power)
+
+
 def says_little(claim: Guarantee) -> bool:
     """Return whether the bound allows near certainty. True without a guarantee, too.
 
