@@ -347,8 +347,7 @@ class Twinset:
             run: a run folder made by `generate`.
 
         Returns:
-            The page's file. It shows figures of private rows, so keep it with their owner. Next to
-            it is `dossier.html`, for a data protection officer.
+            The page's file, with `dossier.html` next to it. Figures of private rows: keep both.
 
         Raises:
             InputError: there is no such run.
