@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from datetime import date
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from twinset import __version__
 from twinset.commandline.entry_point import with_flags
@@ -42,6 +41,7 @@ from twinset.table.read import read_frame
 from ..findings import Measured, Question
 from ..leakage.roc import AUROC, BOUND, PLACE, RATES
 from .charts import replace_unseen
+from .known_run import KnownRun
 from .verdicts import (
     MEANINGS,
     NEARER,
@@ -49,9 +49,6 @@ from .verdicts import (
     judge_hand_over,
     write_power,
 )
-
-if TYPE_CHECKING:
-    from .page import KnownRun
 
 # Which measures tell of a risk, by how the report's reasons begin.
 RISKS: dict[str, tuple[str, ...]] = {

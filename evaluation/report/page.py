@@ -12,8 +12,8 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +23,8 @@ from markupsafe import Markup
 
 from twinset import __version__
 from twinset.commandline.entry_point import with_flags
-from twinset.errors import DAMAGED, InputError
-from twinset.files.atomic import sha256_file, write_text, writing
-from twinset.files.limits import read_text
+from twinset.errors import InputError
+from twinset.files.atomic import write_text, writing
 from twinset.privacy.accounting.accountant import up_decimals, up_digits
 from twinset.privacy.accounting.events import (
     RELEASES,
@@ -33,21 +32,21 @@ from twinset.privacy.accounting.events import (
     IndividualGaussian,
     SubsampledGaussian,
 )
-from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, guarantee
+from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import OUTSIDE, noise_cells
-from twinset.release.share import LEDGER, PRIVACY, check_file_format, find_twins
 from twinset.run.run_folder import SETTINGS, check_ended, is_run
 from twinset.table.columns import as_texts
 from twinset.table.read import read_frame
 
-from ..findings import FIRST, Findings, Measured, Question, Score
+from ..findings import Measured, Question, Score
 from ..policy_runs import BASELINE_FILE
 from ..release import forms_of
 from . import charts, figures
 from .charts import Point, replace_unseen
 from .dossier import build_dossier
 from .figures import Figure, Table
+from .known_run import parse_file, read_run
 from .verdicts import (
     GUESSING,
     MEANINGS,
@@ -81,57 +80,6 @@ Row = tuple[dict[str, str], str]  # short cells by column, and the longest text
 NoiseCell = tuple[str, int]  # a factor in words, and its shade: −3 (least noise) … 3 (most)
 
 
-@dataclass(frozen=True)
-class KnownRun:
-    """What the files of a run say, of which any may be missing.
-
-    Args:
-        root: the run folder.
-        ledger: of `share/privacy.json`.
-        claim: what it guarantees.
-        found: findings by their kind.
-        whole: the kinds that were measured in full, and not only at the end of the run.
-        stale: the kinds that were measured on other rows than the present ones.
-        base_model: as the options of the run name it.
-        twin_file: the twin.
-        digest: its SHA-256.
-    """
-
-    root: Path
-    ledger: Ledger | None
-    claim: Guarantee | None
-    found: dict[str, Findings]
-    whole: set[str]
-    stale: list[str]
-    base_model: str | None
-    twin_file: Path | None
-    digest: str | None
-
-
-def read_run(run: Path) -> KnownRun:
-    """Read what is known of a run. Refuse what is no run folder, or has an invalid file in it."""
-    if not run.is_dir():
-        raise InputError(f"{run}: no such run folder. Give one that `twinset generate` made.")
-    share, internal = run / "share", run / "internal"
-    for file in (run / "model" / LEDGER, share / PRIVACY):
-        check_file_format(file)
-    found, whole = dict[str, Findings](), set[str]()
-    for kind in ("evaluation", "audit", "canaries"):
-        files = (internal / name for name in (f"{kind}.json", FIRST.format(kind)))
-        if there := [file for file in files if file.is_file()]:
-            found[kind] = Findings.load(there[0])
-            whole |= {kind} if there[0].stem == kind else set()
-    ledger = _parse(share / PRIVACY, lambda text: Ledger.from_dict(json.loads(text)["ledger"]))
-    base_model = _parse(
-        internal / SETTINGS, lambda text: str(json.loads(text)["training"]["base_model"])
-    )
-    twin_file = next(iter(find_twins(share)), None)
-    digest = None if twin_file is None else sha256_file(twin_file)
-    stale = [k for k, f in found.items() if digest and f.about.get("twin_sha256", digest) != digest]
-    claim = guarantee(ledger) if ledger else None
-    return KnownRun(run, ledger, claim, found, whole, stale, base_model, twin_file, digest)
-
-
 def write_report(run: Path, show_real: Path | None = None, account: Path | None = None) -> Path:
     """Write `internal/report.html` and `internal/dossier.html`, and return the path of the first.
 
@@ -146,7 +94,7 @@ def write_report(run: Path, show_real: Path | None = None, account: Path | None 
     real: dict[str, DataFrame] = {}
     if show_real is not None:
         settings = run / "internal" / SETTINGS
-        reading = _parse(settings, lambda text: dict(json.loads(text).get("reading", {}))) or {}
+        reading = parse_file(settings, lambda text: dict(json.loads(text).get("reading", {}))) or {}
         real = {show_real.name: read_frame(show_real, **forms_of(reading, show_real)[0])}
     pages = {
         "dossier.html": build_dossier(read_run(run), account),
@@ -170,11 +118,11 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
 
     known = read_run(run)
     found, ledger, claim, internal = known.found, known.ledger, known.claim, run / "internal"
-    steps = _parse(
+    steps = parse_file(
         internal / "metrics.jsonl",
         lambda text: [dict(json.loads(line)) for line in text.splitlines() if line.strip()],
     )
-    noise = _parse(
+    noise = parse_file(
         internal / "noise.json", lambda text: {k: float(v) for k, v in json.loads(text).items()}
     )
     base_rows = internal / BASELINE_FILE
@@ -409,15 +357,3 @@ def _flatten(about: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, s
             yield name, ", ".join(map(str, value))
         else:
             yield name, "none" if value is None else str(value)
-
-
-def _parse(path: Path, parse: Callable[[str], Any]) -> Any:
-    """Return the content of a file of the run, or None if it is missing."""
-    if not path.is_file():
-        return None
-    try:
-        return parse(read_text(path))
-    except DAMAGED as error:
-        raise InputError(
-            f"{path}: is damaged ({type(error).__name__}). Restore it, or remove it."
-        ) from error

@@ -7,7 +7,8 @@ import pytest
 
 from evaluation.findings import Measured
 from evaluation.report.dossier import DECISIONS, FIELDS, build_dossier
-from evaluation.report.page import read_run, write_report
+from evaluation.report.known_run import read_run
+from evaluation.report.page import write_report
 from tests.evaluation.report.test_page import EVIL, bare, fetched
 from tests.helpers import handover, reported
 from tests.helpers.handover import FULL_BATCH, NO_PRIVACY

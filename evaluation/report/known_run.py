@@ -1,0 +1,85 @@
+"""What the files of a run say: its ledger, its findings, its twin. Any of them may be missing.
+
+Report and dossier are made from it. Nothing here measures, judges or writes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from twinset.errors import DAMAGED, InputError
+from twinset.files.atomic import sha256_file
+from twinset.files.limits import read_text
+from twinset.privacy.statement.guarantee import Guarantee, guarantee
+from twinset.privacy.statement.ledger import Ledger
+from twinset.release.share import LEDGER, PRIVACY, check_file_format, find_twins
+from twinset.run.run_folder import SETTINGS
+
+from ..findings import FIRST, Findings
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """What the files of a run say, of which any may be missing.
+
+    Args:
+        root: the run folder.
+        ledger: of `share/privacy.json`.
+        claim: what it guarantees.
+        found: findings by their kind.
+        whole: the kinds that were measured in full, and not only at the end of the run.
+        stale: the kinds that were measured on other rows than the present ones.
+        base_model: as the options of the run name it.
+        twin_file: the twin.
+        digest: its SHA-256.
+    """
+
+    root: Path
+    ledger: Ledger | None
+    claim: Guarantee | None
+    found: dict[str, Findings]
+    whole: set[str]
+    stale: list[str]
+    base_model: str | None
+    twin_file: Path | None
+    digest: str | None
+
+
+def read_run(run: Path) -> KnownRun:
+    """Read what is known of a run. Refuse what is no run folder, or has an invalid file in it."""
+    if not run.is_dir():
+        raise InputError(f"{run}: no such run folder. Give one that `twinset generate` made.")
+    share, internal = run / "share", run / "internal"
+    for file in (run / "model" / LEDGER, share / PRIVACY):
+        check_file_format(file)
+    found, whole = dict[str, Findings](), set[str]()
+    for kind in ("evaluation", "audit", "canaries"):
+        files = (internal / name for name in (f"{kind}.json", FIRST.format(kind)))
+        if there := [file for file in files if file.is_file()]:
+            found[kind] = Findings.load(there[0])
+            whole |= {kind} if there[0].stem == kind else set()
+    ledger = parse_file(share / PRIVACY, lambda text: Ledger.from_dict(json.loads(text)["ledger"]))
+    base_model = parse_file(
+        internal / SETTINGS, lambda text: str(json.loads(text)["training"]["base_model"])
+    )
+    twin_file = next(iter(find_twins(share)), None)
+    digest = None if twin_file is None else sha256_file(twin_file)
+    stale = [k for k, f in found.items() if digest and f.about.get("twin_sha256", digest) != digest]
+    claim = guarantee(ledger) if ledger else None
+    return KnownRun(run, ledger, claim, found, whole, stale, base_model, twin_file, digest)
+
+
+def parse_file(path: Path, parse: Callable[[str], Any]) -> Any:
+    """Return the content of a file of the run, or None if it is missing."""
+    if not path.is_file():
+        return None
+    try:
+        return parse(read_text(path))
+    except DAMAGED as error:
+        raise InputError(
+            f"{path}: is damaged ({type(error).__name__}). Restore it, or remove it."
+        ) from error
