@@ -7,6 +7,7 @@ are in evaluation/bench/results/tuning.md.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -266,15 +267,12 @@ def make_plan(
     attainable, spent = epsilon([training_alone], delta), math.inf
     while spent > attainable:
         attainable = float(f"{1.06 * attainable:.2g}")
-        if selection is not None:
-            of = selection.attributes, selection.most
-            selection = select_from(privacy, attainable, delta, *of)
-        if of_columns is not None:
-            share = COLUMN_SELECTION * privacy.column_share
-            of = of_columns.attributes, of_columns.most
-            of_columns = select_from(privacy, attainable, delta, *of, share)
-        noises = find_release_noise(privacy, attainable, delta, selection, False, of_columns)
-        other = replace(plan, selection=selection, column_selection=of_columns, **noises)
+        labels, others = (
+            of and plan_selection(records, privacy, of.attributes, of.most, is_first, attainable)
+            for of, is_first in ((selection, True), (of_columns, False))
+        )
+        noises = find_release_noise(privacy, attainable, delta, labels, False, others)
+        other = replace(plan, selection=labels, column_selection=others, **noises)
         spent = epsilon([*other.releases, training_alone], delta)
     more = "Use `steps=0`, which trains nothing, or give some thousands of records."
     if attainable <= MOST_ADVISED:
@@ -291,48 +289,34 @@ def plan_selection(
     attributes: int,
     most: int,
     of_labels: bool = True,
+    target: float | None = None,
 ) -> LabelSelection | None:
     """Return how the values of `attributes` undeclared columns are selected.
 
     None: there are no such columns, or no privacy. `most` is the records of a unit. The columns
-    hold labels, or else they are the other columns.
+    hold labels, or else they are the other columns. The selection has its shares of ε (by default
+    the one asked for) and δ, and the lowest possible threshold. Its share of δ is that of
+    `group_size` units together.
     """
-    target, delta = privacy.target_epsilon, privacy.target_delta or default_delta(records)
+    target, delta = target or privacy.target_epsilon, privacy.target_delta or default_delta(records)
     if target is None or not attributes:
         return None
     share = SELECTION_SHARE if of_labels else COLUMN_SELECTION * privacy.column_share
-    return select_from(privacy, target, delta, attributes, most, share)
-
-
-def select_from(
-    privacy: PrivacyConfig,
-    target: float,
-    delta: float,
-    attributes: int,
-    most: int,
-    of_epsilon: float = SELECTION_SHARE,
-) -> LabelSelection:
-    """Return the selection with its shares of ε and δ, and the lowest possible threshold.
-
-    The share of δ is that of `group_size` units together.
-    """
-    share = SELECTION_DELTA * delta
-    noise = gaussian_noise_multiplier(of_epsilon * target, delta - share)
-    return least_threshold(noise, attributes, most, privacy.group_size or 1, share)
+    own = SELECTION_DELTA * delta
+    noise = gaussian_noise_multiplier(share * target, delta - own)
+    return least_threshold(noise, attributes, most, privacy.group_size or 1, own)
 
 
 def least_threshold(
     noise: float, attributes: int, most: int, together: int, share: float
 ) -> LabelSelection:
     """Return the selection of the lowest threshold that costs `together` units this δ at most."""
-    low, high = 0, 1  # a threshold that is too low, and one that will do
-    while LabelSelection(noise, high, attributes, most).delta(together) > share:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        is_low = LabelSelection(noise, middle, attributes, most).delta(together) > share
-        low, high = (middle, high) if is_low else (low, middle)
-    return LabelSelection(noise, high, attributes, most)
+
+    def is_enough(threshold: int) -> bool:
+        return LabelSelection(noise, threshold, attributes, most).delta(together) <= share
+
+    found = bisect_left(range(2**40), True, lo=1, key=is_enough)
+    return LabelSelection(noise, found, attributes, most)
 
 
 def find_release_noise(
