@@ -303,14 +303,7 @@ class Twinset:
                 seeds=seeds,
             )
 
-    def audit(
-        self,
-        twin: Any,
-        members: Any,
-        non_members: Any,
-        *,
-        rows: int = 1000,
-    ) -> pd.DataFrame:
+    def audit(self, twin: Any, members: Any, non_members: Any, *, rows: int = 1000) -> pd.DataFrame:
         """Attack a twin and its model, like `twinset audit`.
 
         The scores are computed on private rows and stay with their owner.

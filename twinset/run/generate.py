@@ -37,12 +37,7 @@ from twinset.release.sign import sign
 from twinset.release.verify import verify
 from twinset.run import run_folder, story
 from twinset.run.checkpoint import CHECKPOINTS, Checkpoints
-from twinset.run.plan import (
-    PlanReport,
-    Workload,
-    plan_time,
-    size_notes,
-)
+from twinset.run.plan import PlanReport, Workload, plan_time, size_notes
 from twinset.run.releases import chooses_prompt
 from twinset.run.request import OutputPaths, Result, Run, Source
 from twinset.run.run_folder import HELD_OUT, NUMBERS, SETTINGS, RunFolder

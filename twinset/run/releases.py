@@ -54,12 +54,7 @@ from twinset.run.run_folder import SETTINGS
 from twinset.sampling.column_model import ColumnModel
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import TextLengths
-from twinset.sampling.tilt_fitting import (
-    PROMPT_PHASE,
-    prompt_misfit,
-    reference_rows,
-    token_weights,
-)
+from twinset.sampling.tilt_fitting import PROMPT_PHASE, prompt_misfit, reference_rows, token_weights
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.labels import OWNER, PROMPT, SELECTED, TABLE, check_number_of_values
 from twinset.table.schema import Combination, LabelValue

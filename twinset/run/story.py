@@ -82,12 +82,7 @@ from twinset.table.read import read_frame
 from twinset.table.records import Records, records_from_frame, without_reserved
 from twinset.table.schema import Combination
 from twinset.table.templates import Template, load_template, written_template
-from twinset.table.tokenization import (
-    TokenisedRecords,
-    prompt_tokens,
-    text_budget,
-    tokenise,
-)
+from twinset.table.tokenization import TokenisedRecords, prompt_tokens, text_budget, tokenise
 from twinset.training.clipped_sum import MismatchLoss, Trainer, units_at_once
 from twinset.training.loop import StepContext, run_training
 from twinset.training.record_weights import text_nats
@@ -361,12 +356,7 @@ def train(run: Run) -> None:
             )
             if run.checkpoints:
                 keep = run.checkpoints.callback(
-                    phase,
-                    run.ledger,
-                    run.label_counts,
-                    run.marginals,
-                    run.template,
-                    run.columns,
+                    phase, run.ledger, run.label_counts, run.marginals, run.template, run.columns
                 )
                 context = replace(context, checkpoints=keep)
             run_training(trainer, batches, context)

@@ -43,12 +43,7 @@ from twinset.table.columns import (
     widened,
 )
 from twinset.table.kinds import ColumnRules
-from twinset.table.labels import (
-    LabelColumn,
-    LabelRules,
-    public_labels,
-    settle_labels,
-)
+from twinset.table.labels import LabelColumn, LabelRules, public_labels, settle_labels
 from twinset.table.schema import CONTROL, UNSEEN, Attribute, Combination, LabelValue, Schema, plain
 from twinset.table.survey import text_dtype
 from twinset.table.templates import PLACEHOLDER, fill, placeholders

@@ -75,10 +75,7 @@ SOME = 0.005  # share of cells that is worth a word
 
 
 def describe_column(
-    column: pd.Series,
-    survey: Sequence[np.ndarray],
-    deviation: float,
-    rules: ColumnRules,
+    column: pd.Series, survey: Sequence[np.ndarray], deviation: float, rules: ColumnRules
 ) -> Column:
     """Return the kind of a column and the grid of its numbers, by a noisy survey of its cells.
 
