@@ -20,7 +20,7 @@ from twinset.config.plan import default_delta, make_plan, plan_selection
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import COLUMNS, Event, GaussianRelease, LabelSelection
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.run.columns import ColumnRelease, PrivateColumns
+from twinset.run.columns import ColumnRelease
 from twinset.table.kinds import ColumnRules
 from twinset.table.read import read_frame
 
@@ -58,12 +58,10 @@ def main() -> None:
             plan = make_plan(len(frame), RunConfig(privacy), None, chosen)
             began, spent = time.perf_counter(), list[LabelSelection]()
             release = ColumnRelease(
-                PrivateColumns(
-                    {str(name): others[name] for name in others},
-                    numbers.astype(np.int64),
-                    len(values),
-                    [[row] for row in range(len(frame))],
-                ),
+                {str(name): others[name] for name in others},
+                numbers.astype(np.int64),
+                len(values),
+                [[row] for row in range(len(frame))],
                 ColumnRules(),
                 plan.column_noise,
                 chosen,

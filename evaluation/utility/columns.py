@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twinset.table.cells import Cells, read_dates, read_number
+from twinset.table.cells import Cells, read_date, read_number
 from twinset.table.schema import plain
 
 PARTS = 20  # that a column of many numbers is cut into
@@ -88,7 +88,7 @@ def cell_number(text: str) -> float:
     """Return a cell as a number, a date in seconds, or NaN."""
     if (found := read_number(text)) is not None:
         return found[0]
-    return next(iter(read_dates(text).values()), np.nan)
+    return next(iter(read_date(text).meanings.values()), np.nan)
 
 
 def keep_frequent(parts: Sequence[np.ndarray], most: int, by: int) -> list[np.ndarray]:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.run.columns import ColumnRelease, PrivateColumns
+from twinset.run.columns import ColumnRelease
 from twinset.table.kinds import ColumnRules
 
 N = 600
@@ -15,9 +15,8 @@ HOURS = pd.Series(DAYS) + pd.to_timedelta(np.arange(N) % 24, "h")
 
 
 def release(frame, rules=None, sigma=0.0):
-    private = PrivateColumns({c: frame[c] for c in frame}, LABELS, 2, [[i] for i in range(N)])
-    found = ColumnRelease(
-        private, rules or ColumnRules(), sigma, None, print, Randomness.for_tests(0)
-    )
+    private, noise = {c: frame[c] for c in frame}, Randomness.for_tests(0)
+    units, rules = [[i] for i in range(N)], rules or ColumnRules()
+    found = ColumnRelease(private, LABELS, 2, units, rules, sigma, None, print, noise)
     model = found.find_model(np.bincount(LABELS).tolist())
     return {c.name: c for c in found.columns}, model

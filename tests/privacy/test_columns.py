@@ -16,7 +16,7 @@ from twinset.privacy.mechanism.columns import release_histograms, release_pair_s
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.vector_sum import VectorSum
 from twinset.run import columns as release
-from twinset.run.columns import ColumnRelease, PrivateColumns
+from twinset.run.columns import ColumnRelease
 from twinset.table import survey
 from twinset.table.kinds import ColumnRules
 
@@ -44,9 +44,9 @@ def spending_holds(monkeypatch):
 
     monkeypatch.setattr(VectorSum, "release", watch_sum)
     monkeypatch.setattr(mechanism, "add_gaussian_", watch_scores)
-    private = PrivateColumns({c: FRAME[c] for c in FRAME}, LABELS, 2, ALONE)
-    selection, keys = least_threshold(2.0, 2, 3, 1, SHARE), Randomness.for_tests(0)
-    parts = ColumnRelease(private, ColumnRules(), SIGMA, selection, recorded.append, keys)
+    private, keys = {c: FRAME[c] for c in FRAME}, Randomness.for_tests(0)
+    given = ColumnRules(), SIGMA, least_threshold(2.0, 2, 3, 1, SHARE), recorded.append, keys
+    parts = ColumnRelease(private, LABELS, 2, ALONE, *given)
     parts.find_model([N / 2, N / 2])
     assert len(multipliers) == 5  # kinds, grids, labels, scores and pairs
     spent = sum(sigma**-2 for sigma in multipliers)

@@ -146,8 +146,17 @@ def takes(
     return decorate
 
 
-def read_columns(given: Sequence[str], option: str) -> dict[str, list[Any]]:
-    """Return the values of `labels` or `bins` by column: public values, or numbers as edges.
+# How an option is written that has something for each column.
+FORMS = {
+    "labels": "COLUMN=VALUE,VALUE or COLUMN=@FILE",
+    "bins": "COLUMN=NUMBER,NUMBER,NUMBER",
+    "kind": "COLUMN=KIND",
+    "range": "COLUMN=LOW:HIGH",
+}
+
+
+def read_columns(given: Sequence[str], option: str) -> dict[str, Any]:
+    """Return by column its public values, the edges of its bins, its kind, or its range.
 
     Values with a comma, or blanks at an end, are put in double quotes, as in CSV. A long list of
     labels may be a file with one value per line.
@@ -157,16 +166,16 @@ def read_columns(given: Sequence[str], option: str) -> dict[str, list[Any]]:
 
     >>> read_columns(["city=York,New York", 'size="S, slim",M'], "labels")
     {'city': ['York', 'New York'], 'size': ['S, slim', 'M']}
-    >>> read_columns(["rating=0,2.5,5"], "bins")
-    {'rating': [0.0, 2.5, 5.0]}
+    >>> read_columns(["rating=0,2.5,5"], "bins"), read_columns(["age=18:99"], "range")
+    ({'rating': [0.0, 2.5, 5.0]}, {'age': (18.0, 99.0)})
     """
-    how, found = "COLUMN=VALUE,VALUE or COLUMN=@FILE", dict[str, list[Any]]()
-    if option == "bins":
-        how = "COLUMN=NUMBER,NUMBER,NUMBER"
+    found = dict[str, Any]()
     for one in given:
-        name, _, values = one.partition("=")
+        # labels may have a "=", else the name of a column
+        name, _, values = one.partition("=") if option == "labels" else one.rpartition("=")
+        unclear = f"`{option}={one[:60]}`: unclear. Write {FORMS[option]}"
         if not name or not values or name in found:
-            raise InputError(f"`{option}={one[:60]}`: unclear. Write {how}, once for each column.")
+            raise InputError(f"{unclear}, once for each column.")
         if option == "labels" and values.startswith("@"):
             try:
                 content = read_text(Path(values[1:]), SMALL).removeprefix("\ufeff")
@@ -180,10 +189,16 @@ def read_columns(given: Sequence[str], option: str) -> dict[str, list[Any]]:
             found[name] = [line for line in lines if line.strip()]
             continue
         try:
-            cells = read_line(values)
-            found[name] = cells if option == "labels" else [float(cell) for cell in cells]
+            if option == "kind":
+                found[name] = values
+            elif option == "range":
+                low, _, high = values.partition(":")
+                found[name] = float(low), float(high)
+            else:
+                cells = read_line(values)
+                found[name] = cells if option == "labels" else list(map(float, cells))
         except ValueError:
-            raise InputError(f"`{option}`: {values[:60]!r} cannot be read. Write {how}.") from None
+            raise InputError(f"{unclear}.") from None
     return found
 
 
@@ -197,26 +212,6 @@ def read_names(text: str) -> list[str]:
         if (names := read_line(text)) and all(names):
             return names
     raise InputError(f"`columns={text[:60]}`: write NAME,NAME, all or none")
-
-
-def read_pairs(given: Sequence[str], option: str) -> dict[str, Any]:
-    """Return by column its kind, or the two ends of its range.
-
-    >>> read_pairs(["age=number"], "kind"), read_pairs(["age=18:99"], "range")
-    ({'age': 'number'}, {'age': (18.0, 99.0)})
-    """
-    how = "COLUMN=KIND" if option == "kind" else "COLUMN=LOW:HIGH"
-    found: dict[str, Any] = {}
-    for one in given:
-        name, _, value = one.rpartition("=")
-        if not name or not value or name in found:
-            raise InputError(f"`{option}={one[:60]}`: unclear. Write {how}, once for each column.")
-        try:
-            low, _, high = value.partition(":")
-            found[name] = value if option == "kind" else (float(low), float(high))
-        except ValueError:
-            raise InputError(f"`{option}={one[:60]}`: unclear. Write {how}.") from None
-    return found
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -236,8 +231,8 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
 
     columns = ColumnRules.of(
         [name for one in given.get("columns", ("none",)) for name in read_names(one)],
-        read_pairs(given.get("kind", ()), "kind"),
-        read_pairs(given.get("range", ()), "range"),
+        read_columns(given.get("kind", ()), "kind"),
+        read_columns(given.get("range", ()), "range"),
     )
     labels = LabelRules(
         read_columns(given.get("labels", ()), "labels"),

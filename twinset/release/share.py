@@ -41,7 +41,7 @@ from twinset.release.registries import (
     describe_data_set,
     draft_deployment,
 )
-from twinset.table.cells import FLOATING, Cells, read_dates, read_number
+from twinset.table.cells import FLOATING, Cells, read_date, read_number
 from twinset.table.columns import as_texts
 from twinset.table.kinds import TEXT, Column
 from twinset.table.read import FORMATS, FORMULA_STARTS, format_of, write_frame, written_names
@@ -283,7 +283,7 @@ def count_cells(column: pd.Series) -> list[tuple[str, int]]:
 
 def whole_number(text: str) -> int | None:
     """Return a number without its fraction, or the year of a date, or None."""
-    number, seconds = read_number(text), next(iter(read_dates(text).values()), None)
+    number, seconds = read_number(text), next(iter(read_date(text).meanings.values()), None)
     if number is not None or seconds is None:
         return None if number is None else math.floor(number[0])
     return pd.Timestamp(seconds, unit="s").year

@@ -23,7 +23,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,10 +42,10 @@ from twinset.privacy.accounting.events import Event
 from twinset.privacy.mechanism.counts import TokenMarginals
 from twinset.privacy.statement.ledger import Ledger
 from twinset.privacy.statement.wording import SPENT
-from twinset.progress import Progress
 from twinset.release.share import LEDGER
+from twinset.run.request import ResumeState, Run
+from twinset.run.run_folder import RunFolder
 from twinset.sampling.column_model import ColumnModel
-from twinset.table.schema import Combination
 from twinset.table.templates import Template
 from twinset.training.loop import KeepState
 
@@ -54,20 +54,6 @@ MARGINALS, JOURNAL = "marginals.npz", "journal.jsonl"
 CHECKPOINT_SECONDS = 180.0
 KEPT = 2  # checkpoints: one more, in case the newest gets damaged
 BEGIN_AGAIN = f"`overwrite=True` deletes the run and starts a new one, and {SPENT}"
-
-
-@dataclass(frozen=True)
-class ResumeState:
-    """Where a fine-tuning resumes. It says which counts and which teacher were already released."""
-
-    phase: int  # of training (0 is the first)
-    state: dict[str, Any]  # of the training loop
-    counts: dict[Combination, int]
-    ledger: Ledger  # ε spent so far
-    template: Template  # of the prompts, as chosen before
-    marginals: TokenMarginals | None  # None: not asked for
-    columns: ColumnModel | None  # None: there are no other columns
-    teacher: Path | None  # its folder (None: not released yet)
 
 
 class StepRange(NamedTuple):
@@ -81,35 +67,34 @@ class StepRange(NamedTuple):
 class Checkpoints:
     """The checkpoints and the journal of one fine-tuning.
 
-    Steps are numbered through all phases. The teacher counts as the step after the last one.
+    Steps are numbered through all phases. Only those of the last phase spend ε. The teacher counts
+    as the step after the last one.
+
+    Args:
+        run: it has a plan.
+        run_folder: it is kept from the first checkpoint on.
+        folder: private to its owner.
 
     Raises:
         InputError: the state to resume from is missing, or the journal is damaged.
     """
 
-    def __init__(
-        self,
-        folder: Path,  # private to its owner
-        steps: int,  # T for each phase
-        phases: int,  # only in the last one steps spend ε
-        progress: Progress,  # receives notes on damage
-        accept_spend: bool = False,  # take released steps again, and count both
-        on_kept: Callable[[], object] = lambda: None,  # called when it can be resumed from here
-        is_resumed: bool = False,  # there must be something to resume from
-    ) -> None:
-        self._folder, self._progress = folder / CHECKPOINTS, progress
-        self.steps, self.last_step = steps, phases * steps
-        self._accept_spend, self._on_kept = accept_spend, on_kept
+    def __init__(self, run: Run, run_folder: RunFolder, folder: Path) -> None:
+        self._run, self._run_folder, self._folder = run, run_folder, folder / CHECKPOINTS
+        self.steps = run.plan.steps
+        self.last_step = self.steps * len(run.plan.policy_class.phases())
         there = bool(self._found())
-        if is_resumed and not there:
+        if run_folder.is_resumed and not there:
             raise InputError(f"its checkpoints are missing. {BEGIN_AGAIN}.")
         if there and not (folder / JOURNAL).is_file():
             raise InputError(f"{JOURNAL} is missing, so the spent ε is unknown. {BEGIN_AGAIN}.")
         self._journal = Journal(folder / JOURNAL)
         self._counted: dict[str, int] = {}  # last step of each process that is in the ledger
 
-    def resume_state(self) -> ResumeState | None:
+    def restore(self) -> ResumeState | None:
         """Return the newest undamaged state, or None if there is no checkpoint.
+
+        The run gets back its ledger, its counts and the prompt that was chosen by them.
 
         Raises:
             InputError: every state is damaged, or the journal has steps that the newest undamaged
@@ -120,7 +105,7 @@ class Checkpoints:
         found, whole = self._found(), []
         for step, folder in found:
             if damage := fault(folder):
-                self._progress.warn(f"{CHECKPOINTS}/{damage}. Looking for an older one.")
+                self._run.progress.warn(f"{CHECKPOINTS}/{damage}. Looking for an older one.")
             else:
                 whole.append((step, folder))
         if not whole:
@@ -132,23 +117,17 @@ class Checkpoints:
         facts = json.loads((folder / FACTS).read_text("utf-8"))
         self._counted = facts["counted"]
         self._find_lost()  # refuses before anything is read or written
-        marginals = folder / MARGINALS
-        state = ResumeState(
-            facts["phase"],
-            torch.load(folder / STATE, weights_only=True, map_location=CPU),
-            {tuple(c): n for c, n in facts["label_counts"]},
-            Ledger.load(folder / LEDGER),
-            Template.from_dict(facts["template"]),
-            TokenMarginals.load(marginals) if marginals.is_file() else None,
-            ColumnModel.load(folder, len(facts["label_counts"])),
-            folder if step > self.last_step else None,
-        )
+        run, run.ledger = self._run, Ledger.load(folder / LEDGER)
+        run.template = Template.from_dict(facts["template"])
+        run.label_counts = {tuple(c): n for c, n in facts["label_counts"]}
+        if (marginals := folder / MARGINALS).is_file():
+            run.marginals = TokenMarginals.load(marginals)
+        run.keep_columns(ColumnModel.load(folder, len(run.label_counts)))
+        state = torch.load(folder / STATE, weights_only=True, map_location=CPU)
         self._journal.begin(step, self._counted)
-        return state
+        return ResumeState(facts["phase"], state, folder if step > self.last_step else None)
 
-    def count_lost(
-        self, event: Event, teacher: Event | None, record: Callable[[Event], object]
-    ) -> None:
+    def count_lost(self, event: Event, teacher: Event | None) -> None:
         """Record releases by other processes that the resumed state does not include.
 
         Call it once, before the first step that spends ε. The run folder's lock keeps every other
@@ -161,7 +140,7 @@ class Checkpoints:
         lost, steps, teachers = self._find_lost()
         for one in [event] * steps + [teacher] * teachers:
             if one is not None:
-                record(one)
+                self._run.ledger.record(one)
         self._counted = self._counted | {one.process: one.last for one in lost}
 
     def _find_lost(self) -> tuple[list[StepRange], int, int]:
@@ -174,7 +153,7 @@ class Checkpoints:
         free, last = self.last_step - self.steps, self.last_step  # steps without noise, all steps
         steps = sum(max(0, min(one.last, last) - max(one.first, free)) for one in lost)
         teachers = sum(one.first <= last < one.last for one in lost)
-        if steps + teachers and not self._accept_spend:
+        if steps + teachers and not self._run.paths.accept_spend:
             raise InputError(
                 f"another process took the run from step {min(one.first for one in lost)} to step "
                 f"{max(one.last for one in lost)}. Taking these steps again spends privacy again. "
@@ -182,24 +161,16 @@ class Checkpoints:
             )
         return lost, steps, teachers
 
-    def callback(
-        self,
-        phase: int,
-        ledger: Ledger,
-        counts: Mapping[Combination, int],
-        marginals: TokenMarginals | None,
-        template: Template,
-        columns: ColumnModel | None = None,
-    ) -> KeepState:
+    def callback(self, phase: int) -> KeepState:
         """Return a callback that saves a phase's training state every few minutes and at the end.
 
-        Each state includes the ledger as of that step. `counts` are the noisy ones.
+        Each state includes the ledger as of that step, and what the run released before.
         """
-        last = time.monotonic()
+        last, run = time.monotonic(), self._run
         facts = {
             "phase": phase,
-            "label_counts": [[list(c), n] for c, n in counts.items()],
-            "template": asdict(template),
+            "label_counts": [[list(c), n] for c, n in run.label_counts.items()],
+            "template": asdict(run.template),
         }
 
         def keep(step: int, state: Callable[[], dict[str, Any]], is_end: bool) -> None:
@@ -210,32 +181,32 @@ class Checkpoints:
                 return
             import torch
 
-            with self._write(phase * self.steps + step, facts, ledger) as new:
+            with self._write(phase * self.steps + step, facts) as new:
                 try:
                     torch.save(state(), new / STATE)
                 except RuntimeError as error:  # torch reports a full disk without a number
                     raise OSError(errno.ENOSPC, "No space left on device") from error
-                if marginals is not None:
-                    marginals.save(new / MARGINALS)
-                if columns is not None:
-                    columns.save(new)
+                if run.marginals is not None:
+                    run.marginals.save(new / MARGINALS)
+                if run.columns is not None:
+                    run.columns.save(new)
             last = time.monotonic()
 
         return keep
 
-    def keep_teacher(self, save_teacher: Callable[[Path], object], ledger: Ledger) -> None:
+    def keep_teacher(self, save_teacher: Callable[[Path], object]) -> None:
         """Write a checkpoint that includes the teacher. The ledger already has its event."""
         # Training ends with a checkpoint, so there is a whole one.
         trained = next(folder for _, folder in self._found() if not fault(folder))
         facts = json.loads((trained / FACTS).read_text("utf-8"))
-        with self._write(self.last_step + 1, facts, ledger) as new:
+        with self._write(self.last_step + 1, facts) as new:
             for path in trained.iterdir():
                 if path.name not in (CHECKSUMS, FACTS, LEDGER):
                     shutil.copyfile(path, new / path.name)
             save_teacher(new)
 
     @contextmanager
-    def _write(self, step: int, facts: dict[str, Any], ledger: Ledger) -> Iterator[Path]:
+    def _write(self, step: int, facts: dict[str, Any]) -> Iterator[Path]:
         """Yield an empty folder, then move it into place and remove all but the last two.
 
         The journal's line comes last. If the process is killed before that, the next process finds
@@ -246,7 +217,7 @@ class Checkpoints:
         new.mkdir(parents=True)
         yield new
         write_json(new / FACTS, facts | {"counted": self._counted | {self._journal.process: step}})
-        write_json(new / LEDGER, ledger.to_dict())
+        write_json(new / LEDGER, self._run.ledger.to_dict())
         write_checksums(new)
         final = self._folder / f"step-{step}"
         shutil.rmtree(final, ignore_errors=True)
@@ -255,7 +226,7 @@ class Checkpoints:
         for _, old in self._found()[KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
         self._journal.reach(step)
-        self._on_kept()
+        self._run_folder.keep()
 
     def _found(self) -> list[tuple[int, Path]]:
         """Return the checkpoints' steps and folders, newest first."""

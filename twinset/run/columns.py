@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations as pairs_of
 
 import numpy as np
@@ -59,28 +59,14 @@ NOISE_COST = 0.2  # records that a cell's noise moves, for a deviation of 1, onc
 FEW = 4.0  # deviations of noise that a bin has on average, for one label combination
 
 
-@dataclass(frozen=True)
-class PrivateColumns:
-    """The private cells, and what is public about their release.
-
-    Args:
-        cells: by name (N,) cells.
-        labels: (N,) number of each record's label combination.
-        combinations: C, of labels.
-        units: records of each unit that are counted, m at most.
-    """
-
-    cells: Mapping[str, pd.Series]
-    labels: np.ndarray
-    combinations: int
-    units: Sequence[Sequence[int]]
-
-
 class ColumnRelease:
     """Releases the columns of one run, part by part.
 
     Args:
-        private: the cells.
+        private: by name (N,) cells.
+        labels: (N,) number of each record's label combination.
+        combinations: C, of labels.
+        units: records of each unit that are counted, m at most.
         rules: what the owner declared.
         noise_multiplier: σ of all histograms and scores together. 0: no privacy.
         selection: of values, planned for all columns. None: no privacy.
@@ -91,7 +77,10 @@ class ColumnRelease:
 
     def __init__(
         self,
-        private: PrivateColumns,
+        private: Mapping[str, pd.Series],
+        labels: np.ndarray,
+        combinations: int,
+        units: Sequence[Sequence[int]],
         rules: ColumnRules,
         noise_multiplier: float,
         selection: LabelSelection | None,
@@ -99,12 +88,12 @@ class ColumnRelease:
         randomness: Randomness,
         together: int = 1,
     ) -> None:
-        self.private, self.rules, self.record = private, rules, record
+        self.labels, self.combinations, self.units = labels, combinations, units
+        self.rules, self.record, self.together = rules, record, together
         self.sigma, self.selection, self.randomness = noise_multiplier, selection, randomness
-        self.names, self.together = list(private.cells), together
-        self.stated = [column.iloc[:0] for column in private.cells.values()]
-        self.cells = [Cells.of(column) for column in private.cells.values()]
-        self.weights = unit_weights(private.units, len(private.labels))
+        self.stated = [column.iloc[:0] for column in private.values()]
+        self.cells = [Cells.of(column) for column in private.values()]
+        self.weights = unit_weights(units, len(labels))
         self.columns: list[Column] = []
         self.lines: list[np.ndarray] = []  # of each column, the share of lines by their words
         self.codes: list[np.ndarray] = []  # (N,) of each column, the number of each cell's value
@@ -123,7 +112,7 @@ class ColumnRelease:
     def find_kinds(self) -> None:
         """Count what cells are, how they are written and how large, and decide on kinds."""
         codes = [code for column in self.cells for code in survey_codes(column).T]
-        columns = len(self.names)
+        columns = len(self.cells)
         found, deviation = self.count(SURVEY, codes, [*SURVEY_SIZES] * columns, 3 * columns)
         for place, stated in enumerate(self.stated):
             survey = found[3 * place : 3 * place + 3]
@@ -136,7 +125,7 @@ class ColumnRelease:
         chosen = [i for i, c in enumerate(self.columns) if c.kind in (CATEGORY, IDENTIFIER)]
         if not chosen:
             return
-        counted = [row for unit in self.private.units for row in unit]
+        counted = [row for unit in self.units for row in unit]
         texts = []
         for column in (self.cells[i] for i in chosen):
             texts.append([column.texts[p] for p in column.places[counted].tolist() if p >= 0])
@@ -209,7 +198,7 @@ class ColumnRelease:
         Numbers are cut into bins that are larger than the noise of a table of labels.
         """
         deviation = self.sigma / LABELS**0.5 * (2 * len(kept)) ** 0.5
-        held = len(self.private.units) / self.private.combinations  # N is public
+        held = len(self.units) / self.combinations  # N is public
         most = int(min(MOST_BINS, max(2.0, held / max(1e-9, FEW * deviation))))
         bins, sizes = [], []
         for place in kept:
@@ -241,7 +230,7 @@ class ColumnRelease:
         if not kept:
             return ColumnModel.without_tables(made) if made else None
         bins, sizes = self.find_bins(shares, kept)
-        labels, combinations = self.private.labels, self.private.combinations
+        labels, combinations = self.labels, self.combinations
         codes = [
             np.append(own, -1)[self.codes[place]] for place, own in zip(kept, bins, strict=True)
         ]

@@ -104,17 +104,10 @@ def generate(
             with process_group(config.speed.processes) as run.group, unwound(run):
                 if asked is not None:
                     check_twin_output(source, paths)
-                story.read(run)
-                story.select(run)
-                story.plan(run)
-                for line in str(
-                    PlanReport(run.plan, run.phases, owned=run.owned, most=run.most)
-                ).splitlines():
+                for line in str(begin(run)).splitlines():
                     progress.say(line)  # `count` shows the plan's warnings
                 if run.phases:
                     progress.expect(run.phases)
-                if asked is not None:
-                    check_decoding(run.base.model, story.find_prompts(run), config.sampling)
                 learn(run, folder)
             how = (
                 "The trained model is safe, and its ε need not be spent again. To write rows "
@@ -136,6 +129,15 @@ def generate(
             raise Stopped("Stopped. Run the same command with `resume=True` to continue.") from None
         raise
     return story.judge(run)
+
+
+def begin(run: Run, spends: bool = True) -> PlanReport:
+    """Read, check and plan everything, quickest checks first. Train nothing. Return the plan."""
+    story.read(run)
+    story.select(run, spends)
+    story.plan(run)
+    check_decoding(run.base.model, story.find_prompts(run), run.config.sampling)
+    return PlanReport(run.plan, run.phases, owned=run.owned, most=run.most)
 
 
 def learn(run: Run, folder: RunFolder) -> None:
@@ -161,15 +163,7 @@ def learn(run: Run, folder: RunFolder) -> None:
     write_notes(run, folder)
     unfinished = folder.internal / UNFINISHED
     unfinished.mkdir(mode=0o700, exist_ok=True)
-    run.checkpoints = Checkpoints(
-        unfinished,
-        run.plan.steps,
-        len(run.plan.policy_class.phases()),
-        run.progress,
-        run.paths.accept_spend,
-        folder.keep,
-        folder.is_resumed,
-    )
+    run.checkpoints = Checkpoints(run, folder, unfinished)
     run.tokens_folder = unfinished / "tokens"
     try:
         finetune(run)
@@ -287,10 +281,12 @@ def dry_run(
     with writing(place):
         run_folder.check_free(place.resolve(), paths.overwrite, paths.resume)
     check_twin_output(source, paths)
-    run = prepare(source, config, asked, progress, spends=False, command="generate")
+    run = Run(config, source, asked, progress=progress)
+    run.account = source.open_account("generate", progress, writes=False)
+    planned = begin(run, spends=False)
     for warning in run.plan.warnings:
         progress.warn(warning)
-    return PlanReport(run.plan, run.phases, owned=run.owned, most=run.most)
+    return planned
 
 
 @in_turn
@@ -313,24 +309,20 @@ def prepare(
     spends: bool = True,
     command: str = "",
 ) -> Run:
-    """Read, check and plan everything, quickest checks first. Train nothing.
+    """Read, check and plan everything, and return a run for `finetune`.
 
-    Returns a run for `finetune`. If it `spends`, noisy counts have selected label values. A run of
-    a `command` enters the table's account, if there is one. If it spends nothing, it is refused as
-    if it had entered. The folder is private to its owner. A large table is kept there in an unnamed
-    file, and tokens too. Without a folder both are in memory.
+    If it `spends`, noisy counts have selected label values. A run of a `command` enters the table's
+    account, if there is one. The folder is private to its owner. A large table is kept there in an
+    unnamed file, and tokens too. Without a folder both are in memory.
 
     Raises:
         InputError: an input cannot be used.
     """
     run = Run(config, source, asked, progress=progress or Silent(), tokens_folder=folder)
     if command:
-        run.account = source.open_account(command, run.progress, spends)
+        run.account = source.open_account(command, run.progress)
     with unwound(run):
-        story.read(run)
-        story.select(run, spends)
-        story.plan(run)
-        check_decoding(run.base.model, story.find_prompts(run), config.sampling)
+        begin(run, spends)
     return run
 
 

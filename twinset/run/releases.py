@@ -48,7 +48,7 @@ from twinset.privacy.mechanism.randomness import poisson_batches
 from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.mechanism.vector_sum import Regressions, fit_regressions
 from twinset.privacy.statement.ledger import Ledger
-from twinset.run.columns import ColumnRelease, PrivateColumns
+from twinset.run.columns import ColumnRelease
 from twinset.run.request import Run
 from twinset.run.run_folder import SETTINGS
 from twinset.sampling.column_model import ColumnModel
@@ -269,12 +269,10 @@ def count_columns(run: Run) -> ColumnModel | None:
         run.ledger.record(GaussianRelease(noise, COLUMNS))
     number = {c: i for i, c in enumerate(schema.combinations)}
     release = ColumnRelease(
-        PrivateColumns(
-            {str(name): frame[name] for name in frame},
-            np.array([number[c] for c in run.records.labels], np.int64),
-            len(number),
-            list(counted_units(run, "columns counted")),
-        ),
+        {str(name): frame[name] for name in frame},
+        np.array([number[c] for c in run.records.labels], np.int64),
+        len(number),
+        list(counted_units(run, "columns counted")),
         run.source.columns,
         noise,
         plan.column_selection,

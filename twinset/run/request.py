@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from twinset.privacy.statement.guarantee import Guarantee
     from twinset.privacy.statement.ledger import Ledger
     from twinset.run.budget import Account
-    from twinset.run.checkpoint import Checkpoints, ResumeState
     from twinset.run.run_folder import RunFolder
     from twinset.sampling.allocation import RowsRequest
     from twinset.sampling.column_model import ColumnModel
@@ -240,6 +239,15 @@ def ending_of(path: str | Path) -> str | None:
     return next((e.removeprefix(".") for e in FORMATS if name.endswith(e)), None)
 
 
+@dataclass(frozen=True)
+class ResumeState:
+    """Where a fine-tuning resumes."""
+
+    phase: int  # of training (0 is the first)
+    state: dict[str, Any]  # of the training loop
+    teacher: Path | None  # its folder (None: not released yet)
+
+
 @dataclass
 class Run:
     """The state of one run. It serves one fine-tuning, because that changes the base model."""
@@ -274,7 +282,8 @@ class Run:
     candidates: tuple[Template, ...] = ()  # the counts choose one of them
     phases: tuple[tuple[str, float], ...] = ()  # parts of the run and their seconds, if measured
     rows_seconds: float | None = None  # fixed before private text is read (None: no limit)
-    checkpoints: Checkpoints | None = None  # set by `generate`
+    # set by `generate`: its `Checkpoints`, a class that knows `Run` (None: nothing is kept)
+    checkpoints: Any = None
     # set by `count`
     resumed: ResumeState | None = None  # None: the run begins
     units: Units = field(init=False)  # which records are protected together

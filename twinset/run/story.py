@@ -259,17 +259,13 @@ def count(run: Run) -> None:
         config, progress = run.config, run.progress
         for warning in run.plan.warnings:
             progress.warn(warning)
-        run.resumed = resumed = run.checkpoints.resume_state() if run.checkpoints else None
-        if not resumed:
+        run.resumed = run.checkpoints.restore() if run.checkpoints else None
+        if not run.resumed:
             releases.enter_account(run)
-        if resumed:
-            run.template = resumed.template  # it was chosen before
-        run.ledger = resumed.ledger if resumed else releases.open_ledger(run)
+            run.ledger = releases.open_ledger(run)
         run.units = run.records.units(config)
         run.tokens = tokenise_texts(run, "texts", masked=config.policy.redact_only)
-        if resumed:
-            run.label_counts, run.marginals = resumed.counts, resumed.marginals
-            run.keep_columns(resumed.columns)
+        if run.resumed:
             return
         run.label_counts = releases.count_labels(run)
         run.keep_columns(releases.count_columns(run))
@@ -333,7 +329,7 @@ def train(run: Run) -> None:
             )
             if is_last and run.checkpoints:
                 teacher = releases.teacher_event(run)
-                run.checkpoints.count_lost(policy.event, teacher, run.ledger.record)
+                run.checkpoints.count_lost(policy.event, teacher)
                 if run.resumed:
                     ahead = [policy.event] * left
                     if teacher is not None and not run.resumed.teacher:
@@ -355,10 +351,7 @@ def train(run: Run) -> None:
                 group=run.group,
             )
             if run.checkpoints:
-                keep = run.checkpoints.callback(
-                    phase, run.ledger, run.label_counts, run.marginals, run.template, run.columns
-                )
-                context = replace(context, checkpoints=keep)
+                context = replace(context, checkpoints=run.checkpoints.callback(phase))
             run_training(trainer, batches, context)
         if policy.mean_noise and run.folder:  # where noise went, by parameter
             trained = [n for n, p in trainer.model.named_parameters() if p.requires_grad]
@@ -399,7 +392,7 @@ def teach(run: Run) -> None:
             else:
                 model.teacher = releases.fit_teacher(run, model)
                 if run.checkpoints:
-                    run.checkpoints.keep_teacher(model.teacher.save, run.ledger)
+                    run.checkpoints.keep_teacher(model.teacher.save)
             if run.marginals is not None:
                 model.words = NaiveBayes.from_counts(run.marginals)
 

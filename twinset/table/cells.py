@@ -227,8 +227,7 @@ def read_number(text: str) -> ReadNumber | None:
     return None
 
 
-@dataclass(frozen=True)
-class ReadDate:
+class ReadDate(NamedTuple):
     """What a text may mean as a date, and how it was written."""
 
     meanings: dict[str, float]  # by format of `DATES`, seconds since 1970
@@ -242,6 +241,8 @@ def read_date(text: str) -> ReadDate:
 
     >>> read_date("2024-02-29T00:00:01Z").zone, read_date("3/4/2024").padding == UNPADDED
     ('Z', True)
+    >>> [read_date(text).meanings for text in ("2024-02-29", "30.02.2024")]
+    [{'%Y-%m-%d': 1709164800.0}, {}]
     """
     text, found, padding = text.strip(), dict[str, float](), NEUTRAL
     if not 6 <= len(text) <= 40:
@@ -293,15 +294,6 @@ def _padding(fields: Sequence[str]) -> int:
     return UNPADDED if any(len(field) == 1 for field in fields) else NEUTRAL
 
 
-def read_dates(text: str) -> dict[str, float]:
-    """Return by format the seconds since 1970 that a text may mean.
-
-    >>> read_dates("2024-02-29"), sorted(read_dates("03/04/2024")), read_dates("30.02.2024")
-    ({'%Y-%m-%d': 1709164800.0}, ['%d/%m/%Y', '%m/%d/%Y'], {})
-    """
-    return read_date(text).meanings
-
-
 def unpadded_form(form: str) -> str:
     """Return a date format without zeros before days, months and hours of AM and PM."""
     return re.sub("%([dmI])", r"%-\1", form)
@@ -313,15 +305,10 @@ def write_date(when: datetime.datetime, form: str) -> str:
     >>> write_date(datetime.datetime(2024, 2, 9, 18), "%-m/%-d/%Y %-I:%M %p")
     '2/9/2024 6:00 PM'
     """
-    fields = (
-        ("%-d", f"{when.day}"),
-        ("%-m", f"{when.month}"),
-        ("%-I", f"{when.hour % 12 or 12}"),
-        ("%3f", f"{when.microsecond // 1000:03}"),
-    )
-    for code, value in fields:
-        form = form.replace(code, value)
-    return when.strftime(form)
+    fields = {"%-d": when.day, "%-m": when.month, "%-I": when.hour % 12 or 12}
+    for code, value in fields.items():
+        form = form.replace(code, str(value))
+    return when.strftime(form.replace("%3f", f"{when.microsecond // 1000:03}"))
 
 
 def read_truth(text: str) -> int | None:

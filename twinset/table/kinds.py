@@ -37,7 +37,6 @@ from twinset.table.cells import (
     ZONES,
     Cells,
     read_date,
-    read_dates,
     read_number,
     read_truth,
     unpadded_form,
@@ -279,7 +278,7 @@ class Column:
         if self.kind == NUMBER:
             found = read_number(text)
             return None if found is None else found.value
-        dates, day = read_dates(text), self.form.replace("%-", "%")
+        dates, day = read_date(text).meanings, self.form.replace("%-", "%")
         near = (s for form, s in dates.items() if day.startswith(form[:8]))
         return next(near, next(iter(dates.values()), None))
 
@@ -403,23 +402,19 @@ class Column:
                 cells = [int(value) for value in cells]
             if self.form or self.affix:
                 cells = [self.write_number(value) for value in cells]
-            found = np.array(cells, object)
-            found[gaps] = None
-            return series_of(self.name, found, self.dtype)
-        moments = [EPOCH + datetime.timedelta(seconds=float(s)) for s in drawn.tolist()]
-        if self.dtype.startswith(("datetime", "date", "timestamp")):
-            stamps = pd.Series(moments, name=self.name, dtype="datetime64[us]").mask(gaps)
-            if (zone := ZONE.fullmatch(self.dtype)) is not None:
-                # cells are read as the clock there shows them
-                first = np.ones(len(stamps), bool)  # of two hours that read alike
-                stamps = stamps.dt.tz_localize(
-                    zone[1], ambiguous=first, nonexistent="shift_forward"
-                )
-            return stamps.astype(self.dtype)
-        texts: list[Any] = [write_date(moment, self.form) for moment in moments]
-        if self.form == COMPACT and self.dtype != "str":
-            texts = [int(text) for text in texts]
-        found = np.array(texts, object)
+        else:
+            moments = [EPOCH + datetime.timedelta(seconds=float(s)) for s in drawn.tolist()]
+            if self.dtype.startswith(("date", "timestamp")):
+                stamps = pd.Series(moments, name=self.name, dtype="datetime64[us]").mask(gaps)
+                if (zone := ZONE.fullmatch(self.dtype)) is not None:
+                    # cells are read as the clock there shows them, of two hours alike the first
+                    way = {"ambiguous": np.ones(len(stamps), bool), "nonexistent": "shift_forward"}
+                    stamps = stamps.dt.tz_localize(zone[1], **way)
+                return stamps.astype(self.dtype)
+            cells = [write_date(moment, self.form) for moment in moments]
+            if self.form == COMPACT and self.dtype != "str":
+                cells = list(map(int, cells))
+        found = np.array(cells, object)
         found[gaps] = None
         return series_of(self.name, found, self.dtype)
 

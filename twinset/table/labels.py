@@ -45,7 +45,6 @@ OWNER, PROMPT, SELECTED, TABLE = "owner", "prompt", "selected", "table"
 SHORTEST = 4  # letters of values that one letter may tell apart: "b" and "c" are grades
 MOST_VALUES = 100
 MOST_SHOWN = 5  # row numbers
-LONGEST_PROPOSAL = 200  # characters of all values
 _CONVERTED = ("date", "time", "period", "decimal", "duration")  # dtypes with modified values
 _DROP = "`drop_undeclared=True`"
 _MERGE = "merge what differs by case, blanks or a letter with `merge_labels=True`, "
@@ -110,11 +109,6 @@ class LabelRules:
     def names(self) -> list[str]:
         """The attributes that have a declaration."""
         return [*self.declared, *self.bins]
-
-    @property
-    def changes_rows(self) -> bool:
-        """Whether the rules may leave rows out or change their labels."""
-        return bool(self.bins) or self.merge or self.drop
 
     def settled(self, schema: Schema, whose: Mapping[str, str]) -> LabelRules:
         """Return rules that give other rows labels of this schema only.

@@ -55,7 +55,6 @@ from twinset.table.kinds import (
     NUMBER,
     TEXT,
     TRUTH,
-    ZONE,
     Column,
     ColumnRules,
 )
@@ -382,14 +381,9 @@ def choose_date_dtype(column: pd.Series) -> str:
 
     Of a table in memory the unit is public, as a single cell may have chosen it.
     """
-    stated, is_in_memory = str(column.dtype), facts_of(column).types is None
-    if is_in_memory and isinstance(column.dtype, pd.DatetimeTZDtype):
-        stated = f"datetime64[us, {column.dtype.tz}]"
-    elif is_in_memory and stated.startswith("datetime64"):
-        stated = "datetime64[us]"
-    elif is_in_memory and stated.startswith("timestamp"):
-        zone = ZONE.fullmatch(stated)
-        stated = f"timestamp[us{f', tz={zone[1]}' if zone else ''}][pyarrow]"
+    stated = str(column.dtype)
+    if facts_of(column).types is None:  # in memory
+        stated = re.sub(r"^(datetime64|timestamp)\[\w+", r"\1[us", stated)
     if stated.startswith("datetime64"):
         try:
             pd.Series([], dtype=stated)
