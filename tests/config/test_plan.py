@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from twinset.config import UNJUDGED_GUIDANCE
 from twinset.config.options import run_config
 from twinset.config.plan import make_plan, plan_selection, settled
-from twinset.config.run_config import UNJUDGED_GUIDANCE
 from twinset.errors import InputError
 
 RECORDS, MANY, FEW = 3128, 10_000, 50

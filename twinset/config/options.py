@@ -1,7 +1,7 @@
 """Every option by its name: one table for the flags, the TOML file and the Python keywords.
 
-The options of a model are fields of `twinset.config.run_config`, with help text and range. Those of
-the table, the run and its rows are named here.
+The options of a model are fields of `twinset.config`, with help text and range. Those of the table,
+the run and its rows are named here.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from twinset.bounds import SEEDS, Bounds, option_name, value_types
-from twinset.config.run_config import EPSILON as EPSILON_BOUNDS
-from twinset.config.run_config import (
+from twinset.config import EPSILON as EPSILON_BOUNDS
+from twinset.config import (
     GROUPS,
     PrivacyConfig,
     RunConfig,
@@ -23,8 +23,8 @@ from twinset.config.run_config import (
     SpeedConfig,
     TrainingConfig,
 )
-from twinset.config.run_config import HOLD_OUT as HOLD_OUT_BOUNDS
-from twinset.config.run_config import ROWS as ROWS_BOUNDS
+from twinset.config import HOLD_OUT as HOLD_OUT_BOUNDS
+from twinset.config import ROWS as ROWS_BOUNDS
 from twinset.errors import InputError
 from twinset.files.limits import SMALL, read_text
 from twinset.policies import POLICIES, PolicyConfig, PolicyOptions, find_policy, policy_names

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from twinset.bounds import check_number
-from twinset.config.run_config import EPSILON, SMALLEST_EPSILON
+from twinset.config import EPSILON, SMALLEST_EPSILON
 from twinset.errors import DAMAGED, InputError
 from twinset.files.atomic import write_json, writing
 from twinset.files.limits import read_text

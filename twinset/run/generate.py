@@ -18,9 +18,8 @@ import numpy as np
 import pandas as pd
 
 from twinset.bounds import check_number
-from twinset.config import RECORDS, RunConfig, SamplingConfig
+from twinset.config import HOLD_OUT, RECORDS, RunConfig, SamplingConfig
 from twinset.config.plan import Plan, make_plan, plan_selection, settled, sized
-from twinset.config.run_config import HOLD_OUT
 from twinset.errors import InputError, Stopped
 from twinset.files.atomic import has_checksums, replacing, write_json, write_text, writing
 from twinset.files.turns import in_turn

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from twinset.bounds import check_number
-from twinset.config import RunConfig
-from twinset.config.run_config import EPSILON, HOLD_OUT
+from twinset.config import EPSILON, HOLD_OUT, RunConfig
 from twinset.errors import InputError
 from twinset.progress import Progress, Silent
 from twinset.table.columns import table_of, whole_characters

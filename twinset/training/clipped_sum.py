@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from twinset.config import MismatchForm, RunConfig, SpeedConfig, TrainingConfig
+from twinset.config import PHYSICAL_TOKENS, MismatchForm, RunConfig, SpeedConfig, TrainingConfig
 from twinset.config.plan import Plan
-from twinset.config.run_config import PHYSICAL_TOKENS
 from twinset.models.adapters import prepare_trainable
 from twinset.models.base_model import BaseModel
 from twinset.models.device import GPU_TOKENS, device_of, is_cpu, is_out_of_memory
