@@ -28,7 +28,7 @@ from tests.helpers.commands import (
 )
 from tests.helpers.refusals import refusal
 from twinset.commandline.app import app
-from twinset.commandline.common import read_columns, show
+from twinset.commandline.common import read_pairs, show
 from twinset.commandline.console import Console, Screen
 from twinset.commandline.entry_point import with_flags
 from twinset.errors import InputError, VerificationError
@@ -228,7 +228,7 @@ ODD = st.sampled_from([" a", "a ", "@a", 'a"b', '"', "a,b", "a'b", "$(a)", "\\",
 def test_a_proposal_is_read_as_it_was_meant(name, values):
     proposed = str({name: values}).replace("`", "\\x60")  # a message's quotes
     _, word = shlex.split(with_flags(f"`labels={proposed}`"))
-    assert read_columns([word], "labels") == {name: values}
+    assert read_pairs([word], "labels") == {name: values}
 
 
 @pytest.mark.parametrize(
@@ -241,16 +241,16 @@ def test_braces_of_others_in_a_message_stay_as_they_are(text):
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_a_file_of_labels_has_one_a_line(tmp_path, end):
     (tmp_path / "v.txt").write_bytes(f"\ufeffa b{end}{end}c,d{end}".encode())
-    found = read_columns([f"city=@{tmp_path}/v.txt"], "labels")
+    found = read_pairs([f"city=@{tmp_path}/v.txt"], "labels")
     assert found == {"city": ["a b", "c,d"]}
 
 
 def test_malformed_labels_and_bins_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for given_labels in ("city", "=a,b", "city=", "city=@", "city=a\rb"):
-        assert refusal(read_columns, [given_labels], "labels").startswith("`labels")
+        assert refusal(read_pairs, [given_labels], "labels").startswith("`labels")
     for given_bins in ("stars", "stars=a,b", "stars=1,,2", "=1,2,3", "stars=1\r2"):
-        assert refusal(read_columns, [given_bins], "bins").startswith("`bins")
+        assert refusal(read_pairs, [given_bins], "bins").startswith("`bins")
 
 
 LONG_ONES = ("generate", "finetune", "plan", "sample", "compare", "audit canaries")

@@ -5,7 +5,6 @@ Commands import what they need when they are called. `twinset --help` does not w
 
 import os
 import shlex
-import tomllib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from twinset.commandline.common import (
     Json,
     LogFile,
     Quiet,
+    read_pairs,
     request_of,
     show,
     show_result,
@@ -51,7 +51,7 @@ from twinset.config.options import (
 )
 from twinset.errors import InputError
 from twinset.files.import_path import import_evaluation
-from twinset.files.limits import SMALL, read_text
+from twinset.files.limits import read_toml
 from twinset.pretraining import PretrainConfig
 
 AUTOMATIC = {"hold_out": None, "columns": ("all",)}  # in a run, unless somebody says otherwise
@@ -232,12 +232,10 @@ def weight_scale(
 
     from twinset.commandline.console import Console
     from twinset.files.atomic import write_json
+    from twinset.release.publish import check_output
     from twinset.training.record_weights import fit_scale_on_tables
 
-    if output.exists():  # refused before anything slow
-        raise InputError(f"`output={output}`: exists. Name another file.")
-    if not output.absolute().parent.is_dir():
-        raise InputError(f"`output={output}`: its folder does not exist. Create it.")
+    check_output(output)  # before anything slow
     config, _, _ = request_of(given)
     with Console(quiet) as progress:
         text = given.get("text", "text")
@@ -408,25 +406,11 @@ def pretrain(
     as_json: Json = False,
 ) -> None:
     """Train a base model on PUBLIC text, without privacy. The same command resumes it."""
-    shares, stated = dict[str, float](), dict[str, Any]()
-    for one in share or ():
-        start, _, number = one.partition("=")
-        try:
-            shares[start] = float(number)
-        except ValueError:
-            said = f"`share={one}`: cannot be read. Write START=NUMBER, such as novels=0.04."
-            raise InputError(said) from None
-    try:
-        if licences is not None:
-            stated = tomllib.loads(read_text(licences, SMALL))
-    except InputError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{licences}: not valid TOML ({type(error).__name__})") from None
+    stated = {} if licences is None else read_toml(licences, str(licences))
     config = PretrainConfig(
         **given,
         prompts=tuple(prompt or ()),
-        shares=shares,
+        shares=read_pairs(share or (), "share"),
         licences={name: str(licence) for name, licence in stated.items()},
         decontaminate=tuple(decontaminate or ()),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -146,57 +146,60 @@ def takes(
     return decorate
 
 
-# How an option is written that has something for each column.
-FORMS = {
-    "labels": "COLUMN=VALUE,VALUE or COLUMN=@FILE",
-    "bins": "COLUMN=NUMBER,NUMBER,NUMBER",
-    "kind": "COLUMN=KIND",
-    "range": "COLUMN=LOW:HIGH",
+def _read_values(line: str) -> list[str]:
+    """Return the values of a line, or those of a file that it names, one per line."""
+    if not line.startswith("@"):
+        return read_line(line)
+    try:
+        content = read_text(Path(line[1:]), SMALL).removeprefix("\ufeff")
+    except InputError:
+        raise
+    except (OSError, ValueError):
+        raise InputError(f"`labels`: {line[1:]} cannot be read. Name a UTF-8 file.") from None
+    lines = re.split(r"\r\n|\r|\n", content)  # no other character ends a value
+    return [line for line in lines if line.strip()]
+
+
+def _read_range(ends: str) -> tuple[float, float]:
+    low, _, high = ends.partition(":")
+    return float(low), float(high)
+
+
+# How an option is written and read that says something of several columns, or of several files.
+PAIRS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "labels": ("COLUMN=VALUE,VALUE or COLUMN=@FILE", _read_values),
+    "bins": ("COLUMN=NUMBER,NUMBER,NUMBER", lambda line: list(map(float, read_line(line)))),
+    "kind": ("COLUMN=KIND", str),
+    "range": ("COLUMN=LOW:HIGH", _read_range),
+    "share": ("START=NUMBER", float),
 }
 
 
-def read_columns(given: Sequence[str], option: str) -> dict[str, Any]:
-    """Return by column its public values, the edges of its bins, its kind, or its range.
+def read_pairs(given: Iterable[str], option: str) -> dict[str, Any]:
+    """Return what an option of `PAIRS` says, by column or by the beginning of files' names.
 
     Values with a comma, or blanks at an end, are put in double quotes, as in CSV. A long list of
     labels may be a file with one value per line.
 
     Raises:
-        InputError: something does not name a column and its values, or a file cannot be read.
+        InputError: something is not written as the option is, or a file cannot be read.
 
-    >>> read_columns(["city=York,New York", 'size="S, slim",M'], "labels")
+    >>> read_pairs(["city=York,New York", 'size="S, slim",M'], "labels")
     {'city': ['York', 'New York'], 'size': ['S, slim', 'M']}
-    >>> read_columns(["rating=0,2.5,5"], "bins"), read_columns(["age=18:99"], "range")
+    >>> read_pairs(["rating=0,2.5,5"], "bins"), read_pairs(["age=18:99"], "range")
     ({'rating': [0.0, 2.5, 5.0]}, {'age': (18.0, 99.0)})
     """
-    found = dict[str, Any]()
+    (how, read), found = PAIRS[option], dict[str, Any]()
     for one in given:
-        # labels may have a "=", else the name of a column
+        # a label may have a "=", else the name of a column
         name, _, values = one.partition("=") if option == "labels" else one.rpartition("=")
-        unclear = f"`{option}={one[:60]}`: unclear. Write {FORMS[option]}"
+        unclear = f"`{option}={one[:60]}`: unclear. Write {how}"
         if not name or not values or name in found:
-            raise InputError(f"{unclear}, once for each column.")
-        if option == "labels" and values.startswith("@"):
-            try:
-                content = read_text(Path(values[1:]), SMALL).removeprefix("\ufeff")
-            except InputError:
-                raise
-            except (OSError, ValueError):
-                raise InputError(
-                    f"`labels`: {values[1:]} cannot be read. Name a UTF-8 file."
-                ) from None
-            lines = re.split(r"\r\n|\r|\n", content)  # no other character ends a value
-            found[name] = [line for line in lines if line.strip()]
-            continue
+            raise InputError(f"{unclear}, once for each name.")
         try:
-            if option == "kind":
-                found[name] = values
-            elif option == "range":
-                low, _, high = values.partition(":")
-                found[name] = float(low), float(high)
-            else:
-                cells = read_line(values)
-                found[name] = cells if option == "labels" else list(map(float, cells))
+            found[name] = read(values)
+        except InputError:
+            raise
         except ValueError:
             raise InputError(f"{unclear}.") from None
     return found
@@ -231,12 +234,12 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
 
     columns = ColumnRules.of(
         [name for one in given.get("columns", ("none",)) for name in read_names(one)],
-        read_columns(given.get("kind", ()), "kind"),
-        read_columns(given.get("range", ()), "range"),
+        read_pairs(given.get("kind", ()), "kind"),
+        read_pairs(given.get("range", ()), "range"),
     )
     labels = LabelRules(
-        read_columns(given.get("labels", ()), "labels"),
-        read_columns(given.get("bins", ()), "bins"),
+        read_pairs(given.get("labels", ()), "labels"),
+        read_pairs(given.get("bins", ()), "bins"),
         given.get("merge_labels", False),
         given.get("drop_undeclared", False),
     )

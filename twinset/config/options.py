@@ -6,7 +6,6 @@ the run and its rows are named here.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
@@ -26,7 +25,7 @@ from twinset.config import (
 from twinset.config import HOLD_OUT as HOLD_OUT_BOUNDS
 from twinset.config import ROWS as ROWS_BOUNDS
 from twinset.errors import InputError
-from twinset.files.limits import SMALL, read_text
+from twinset.files.limits import read_toml
 from twinset.policies import POLICIES, PolicyConfig, PolicyOptions, find_policy, policy_names
 
 
@@ -225,16 +224,8 @@ def merge(given: Mapping[str, Any], file: str | Path | None) -> dict[str, Any]:
         InputError: the file cannot be read, holds an unknown option or one of another type, or
             options contradict.
     """
-    data, place, stored = {}, f"`config={file}`", {}
-    try:
-        if file is not None:
-            data = tomllib.loads(read_text(Path(file), SMALL))
-    except InputError as error:
-        raise InputError(f"`config` {error}") from None
-    except OSError as error:
-        raise InputError(f"{place}: cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not valid TOML ({error})") from None
+    place, stored = f"`config={file}`", {}
+    data = {} if file is None else read_toml(Path(file), place)
     for key, value in data.items():
         name = key.replace("-", "_")
         if name not in OPTIONS:

@@ -305,9 +305,7 @@ def train(run: Run) -> None:
                 tokens = tokenise_texts(run, name, masked, is_whole=True)
             plan = full
             if not kind.adds_noise:
-                names = ("noise_multiplier", "label_count_noise", "marginal_noise", "teacher_noise")
-                none: dict[str, Any] = dict.fromkeys((*names, "column_noise"), 0.0)
-                plan = replace(full, target_epsilon=None, **none)
+                plan = replace(full, target_epsilon=None, noise_multiplier=0.0)
             state = run.resumed.state if run.resumed and phase == start else None
             left = plan.steps - (int(state["done"]) if state else 0)
             batches = (

@@ -7,7 +7,6 @@ prompt itself. Knows the schema (columns and their public values), but no record
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +17,7 @@ import numpy as np
 
 from twinset.errors import InputError
 from twinset.files.import_path import find_folder
-from twinset.files.limits import SMALL, read_text
+from twinset.files.limits import read_toml
 from twinset.table.schema import Combination, Schema, plain
 
 GENERIC, _ALL = "generic", " with {attributes}"  # which means all of a table's columns
@@ -80,7 +79,7 @@ class Template:
 def builtin_templates() -> dict[str, PromptFile]:
     """Return the templates that come with twinset, by name."""
     files = sorted(Path(find_folder("prompts")).glob("*.toml"))
-    return {file.stem: _parse(file.stem, file.read_text("utf-8")) for file in files}
+    return {file.stem: _parse(file.stem, file) for file in files}
 
 
 def kinds_of_text() -> list[str]:
@@ -99,14 +98,7 @@ def written_template(source: Template | str | Path | None) -> PromptFile:
     if name in builtins:
         return builtins[name]
     if name.endswith(".toml"):
-        try:
-            return _parse(name, read_text(Path(name), SMALL))
-        except InputError:
-            raise
-        except (OSError, ValueError) as error:  # not UTF-8, or a NUL in the path
-            raise InputError(
-                f"{name}: cannot be read as UTF-8. Check the path of the template."
-            ) from error
+        return _parse(name, Path(name))
     if "{" in name:
         return PromptFile("`prompt`", name)
     shown = " ".join(name.split())[:60]
@@ -116,11 +108,8 @@ def written_template(source: Template | str | Path | None) -> PromptFile:
     )
 
 
-def _parse(name: str, text: str) -> PromptFile:
-    try:
-        data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a number may have too many digits
-        raise InputError(f"{name}: not valid TOML: {error}") from error
+def _parse(name: str, file: Path) -> PromptFile:
+    data = read_toml(file, name)
     prompt, wording = data.get("prompt"), data.get("wording", {})
     are_words = isinstance(wording, dict) and all(
         isinstance(words, dict) and all(isinstance(word, str) for word in words.values())
