@@ -51,8 +51,8 @@ from twinset.config.options import (
 )
 from twinset.errors import InputError
 from twinset.files.import_path import import_evaluation
-from twinset.files.limits import read_toml
 from twinset.pretraining import PretrainConfig
+from twinset.table.schema import read_toml
 
 AUTOMATIC = {"hold_out": None, "columns": ("all",)}  # in a run, unless somebody says otherwise
 

@@ -229,26 +229,18 @@ def listed(text: str) -> tuple[str, ...]:
 def source_of(data: str, given: dict[str, Any]) -> Source:
     """Return the table that the options name."""
     from twinset.run.request import Source
-    from twinset.table.kinds import ColumnRules
-    from twinset.table.labels import LabelRules
 
-    columns = ColumnRules.of(
-        [name for one in given.get("columns", ("none",)) for name in read_names(one)],
-        read_pairs(given.get("kind", ()), "kind"),
-        read_pairs(given.get("range", ()), "range"),
-    )
-    labels = LabelRules(
-        read_pairs(given.get("labels", ()), "labels"),
-        read_pairs(given.get("bins", ()), "bins"),
-        given.get("merge_labels", False),
-        given.get("drop_undeclared", False),
-    )
-    # `--attribute` is given once for each label column, hence the singular
-    same = "text split drop_empty prompt owner delimiter encoding multiline strict hold_out".split()
-    same += ["budget", "budget_file", "each_row_is_someone"]
-    names = {name: name for name in same} | {"attribute": "attributes"}
-    found = {names[k]: v for k, v in given.items() if k in names}
-    return Source(data, **found, labels=labels, columns=columns)
+    same = "split drop_empty merge_labels drop_undeclared delimiter encoding multiline strict "
+    same += "budget budget_file each_row_is_someone"
+    reading: dict[str, Any] = {name: given[name] for name in same.split() if name in given}
+    # `--kind` is given once for each column, hence the singular
+    pairs = {"labels": "labels", "bins": "bins", "kind": "kinds", "range": "ranges"}
+    reading |= {name: read_pairs(given.get(option, ()), option) for option, name in pairs.items()}
+    columns = given.get("columns", ("none",))
+    reading["columns"] = [name for one in columns for name in read_names(one)]
+    text, owner, prompt = (given.get(option) for option in ("text", "owner", "prompt"))
+    labels, held = given.get("attribute", ()), given.get("hold_out", 0.0)
+    return Source.of(data, text, labels, owner, prompt, held, reading)
 
 
 def request_of(

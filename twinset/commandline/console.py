@@ -14,12 +14,10 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType, _is_jupyter
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as RichProgress
 from rich.segment import Segment
 
 from twinset.commandline.entry_point import with_flags
@@ -29,7 +27,7 @@ from twinset.privacy.accounting.accountant import up_decimals
 from twinset.progress import Progress, StepReport, TimeLeft, clock
 
 PLAIN_SECONDS = 10.0  # between two plain lines
-DRAWN_SECONDS = 0.2  # between two lines of a notebook
+DRAWN_SECONDS = 0.2  # between two states of a live line
 BAR = 20  # characters
 LOG_TIME = "%Y-%m-%d %H:%M:%S"
 EPSILON_UPDATES = 20  # a run: the accountant takes its time
@@ -74,9 +72,8 @@ class Console(Progress, AbstractContextManager["Console"]):
         self._log = logging.Logger("twinset")
         self._log.disabled = log_file is None
         self._quiet, self._is_silent = quiet, quiet and log_file is None
-        self._live: tuple[RichProgress, Any] | None = None
-        self._notebook = _is_jupyter() and not quiet
-        self._drawn, self._width = 0.0, 0  # of a notebook's live line
+        self._is_live = (self._out.is_terminal or _is_jupyter()) and not quiet
+        self._drawn, self._width = 0.0, 0  # of the live line
         self._phase = ""
         self._began = self._last = self._spent = 0.0
         self._done = 0.0  # of the phase that is shown
@@ -178,11 +175,6 @@ class Console(Progress, AbstractContextManager["Console"]):
             self._phase, self._began, self._first = phase, time.monotonic(), done
             # The first step tells at once, and so does what says that it begins.
             self._last = 0.0 if phase == "training" or not done else self._began
-            if self._out.is_terminal and not self._quiet:
-                columns = (BarColumn(bar_width=BAR), TextColumn("{task.description}", markup=False))
-                bar = RichProgress(*columns, console=self._out)
-                self._live = bar, bar.add_task("")
-                bar.start()
         self._done = done
         if each is None:
             seen = done - self._first
@@ -197,29 +189,25 @@ class Console(Progress, AbstractContextManager["Console"]):
         if is_due:
             self._last = now
             self._log.info(f"{line}{eta}")
-        if (self._live or self._notebook) and not self._quiet:
+        if self._is_live and (is_whole or now - self._drawn >= DRAWN_SECONDS):
             shown, end = f"{line}{eta}", float(total)
             if self._ahead:
                 left = self._ahead.after(phase, done, total, each)
                 done = time.monotonic() - self._run_began
                 # The time comes first, because a narrow terminal cuts the line.
                 shown, end = f"{clock(left)} left | {line}", done + left
-            if self._live:
-                bar, task = self._live
-                bar.update(task, completed=done, total=end, description=shown)
-            if self._live or (now - self._drawn < DRAWN_SECONDS and not is_whole):
-                return
             whole = round(BAR * min(1.0, done / end)) if end else BAR
             shown = f"{'━' * whole}{'╶' * (BAR - whole)} {shown}"
-            self._out.file.write(f"\r{shown:{self._width}}")  # it knows no other way to go back
+            if self._out.is_terminal:  # a longer line would go on in the next one
+                shown = shown[: self._out.width - 1]
+            # a notebook knows no other way to go back
+            self._out.file.write(f"\r{shown:{self._width}}")
             self._out.file.flush()
             self._drawn, self._width = now, len(shown)
-        elif is_due and not self._quiet:
+        elif is_due and not (self._is_live or self._quiet):
             self._out.print(f"{line}{eta}")
 
     def _end_phase(self) -> None:
-        if self._live:
-            self._live[0].stop()
         if self._width:
             self._out.file.write("\n")
-        self._live, self._phase, self._drawn, self._width = None, "", 0.0, 0
+        self._phase, self._drawn, self._width = "", 0.0, 0

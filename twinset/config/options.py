@@ -25,8 +25,8 @@ from twinset.config import (
 from twinset.config import HOLD_OUT as HOLD_OUT_BOUNDS
 from twinset.config import ROWS as ROWS_BOUNDS
 from twinset.errors import InputError
-from twinset.files.limits import read_toml
 from twinset.policies import POLICIES, PolicyConfig, PolicyOptions, find_policy, policy_names
+from twinset.table.schema import read_toml
 
 
 @dataclass(frozen=True)

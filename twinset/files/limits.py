@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any, cast
@@ -36,18 +35,6 @@ def read_text(path: Path, most: int = LARGE) -> str:
     if len(data) > most:
         raise InputError(f"{path}: is larger than {most // 1_000_000} MB. Is it the right file?")
     return data.decode("utf-8")
-
-
-def read_toml(path: Path, place: str) -> dict[str, Any]:
-    """Read a TOML file that people write. Messages call it `place`."""
-    try:
-        return tomllib.loads(read_text(path, SMALL))
-    except InputError:
-        raise
-    except OSError as error:
-        raise InputError(f"{place}: cannot be read ({error.strerror}). Check the path.") from None
-    except (ValueError, RecursionError) as error:  # a number may have too many digits
-        raise InputError(f"{place}: not valid TOML ({error})") from None
 
 
 def check_names(names: Iterable[Any], source: str | Path) -> None:

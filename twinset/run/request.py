@@ -119,17 +119,14 @@ class Source:
             label = pd.Series(list(text), dtype=object)
             texts = [whole_characters(t) if isinstance(t, str) else t for t in data]
             data, text = pd.DataFrame({"text": texts, "label": label}), "text"
-        rules: dict[str, Any] = {"labels": {}, "bins": {}, "merge_labels": False}
-        rules["drop_undeclared"] = False  # in the order of the class's fields
-        labels = LabelRules(*(reading.get(name) or default for name, default in rules.items()))
-        of_columns = [reading.get(name) for name in ("columns", "kinds", "ranges")]
-        columns = ColumnRules.of(*of_columns)
+        how = {"prompt": prompt, "owner": owner, "hold_out": hold_out, **reading}
+        declared, bins = (how.pop(name, None) or {} for name in ("labels", "bins"))
+        merge, drop = (bool(how.pop(name, False)) for name in ("merge_labels", "drop_undeclared"))
+        columns = ColumnRules.of(*(how.pop(name, None) for name in ("columns", "kinds", "ranges")))
         listed: Any = attributes if pd.api.types.is_list_like(attributes) else [attributes]
         names = tuple(name for name in listed if name is not None)
-        same = reading.keys() - rules.keys() - {"columns", "kinds", "ranges"}
-        others: dict[str, Any] = {n: reading[n] for n in same}
-        others |= {"prompt": prompt, "owner": owner, "hold_out": hold_out, "columns": columns}
-        return cls(data, text, names, labels=labels, **others)
+        labels = LabelRules(declared, bins, merge, drop)
+        return cls(data, text, names, labels=labels, columns=columns, **how)
 
     @property
     def layout(self) -> Layout:

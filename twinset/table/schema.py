@@ -1,6 +1,6 @@
 """The shape of a table without any of its records. The sharing side may know it.
 
-Knows no file and no record. Also defines how options write label values: as a line of CSV.
+Knows no record. Also reads what people write: a line of label values, and a file of TOML.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from __future__ import annotations
 import csv
 import math
 import re
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 from twinset.errors import InputError
-from twinset.files.limits import MOST_COMBINATIONS
+from twinset.files.limits import MOST_COMBINATIONS, SMALL, read_text
 
 # C0, DEL and lone surrogates. C1 (U+0080-U+009F) stays: it is what curly quotes become when
 # Windows-1252 text is read as Latin-1, and real reviews are full of it.
@@ -118,3 +120,15 @@ def written_line(values: Iterable[object]) -> str:
         else '"{}"'.format(text.replace('"', '""'))
         for text in map(plain, values)
     )
+
+
+def read_toml(path: Path, place: str) -> dict[str, Any]:
+    """Read a TOML file that people write. Messages call it `place`."""
+    try:
+        return tomllib.loads(read_text(path, SMALL))
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{place}: cannot be read ({error.strerror}). Check the path.") from None
+    except (ValueError, RecursionError) as error:  # a number may have too many digits
+        raise InputError(f"{place}: not valid TOML ({error})") from None

@@ -17,8 +17,7 @@ import numpy as np
 
 from twinset.errors import InputError
 from twinset.files.import_path import find_folder
-from twinset.files.limits import read_toml
-from twinset.table.schema import Combination, Schema, plain
+from twinset.table.schema import Combination, Schema, plain, read_toml
 
 GENERIC, _ALL = "generic", " with {attributes}"  # which means all of a table's columns
 
