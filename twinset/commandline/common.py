@@ -146,7 +146,7 @@ def takes(
     return decorate
 
 
-def _read_values(line: str) -> list[str]:
+def read_values(line: str) -> list[str]:
     """Return the values of a line, or those of a file that it names, one per line."""
     if not line.startswith("@"):
         return read_line(line)
@@ -160,17 +160,12 @@ def _read_values(line: str) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def _read_range(ends: str) -> tuple[float, float]:
-    low, _, high = ends.partition(":")
-    return float(low), float(high)
-
-
 # How an option is written and read that says something of several columns, or of several files.
 PAIRS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "labels": ("COLUMN=VALUE,VALUE or COLUMN=@FILE", _read_values),
+    "labels": ("COLUMN=VALUE,VALUE or COLUMN=@FILE", read_values),
     "bins": ("COLUMN=NUMBER,NUMBER,NUMBER", lambda line: list(map(float, read_line(line)))),
     "kind": ("COLUMN=KIND", str),
-    "range": ("COLUMN=LOW:HIGH", _read_range),
+    "range": ("COLUMN=LOW:HIGH", lambda ends: tuple(map(float, ends.partition(":")[::2]))),
     "share": ("START=NUMBER", float),
 }
 
