@@ -22,7 +22,7 @@ import stat
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -157,21 +157,18 @@ def _digest(plain: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@dataclass
 class Account:
     """A run's access to the account of its table."""
 
-    def __init__(
-        self,
-        file: Path,
-        limit: float | None,  # that the run states (None: the account's own)
-        owner: str | None,
-        command: str,
-        progress: Progress,
-        writes: bool = True,  # False: the run is only planned, and refused all the same
-    ) -> None:
-        self.file, self.progress = file, progress
-        self._limit, self._owner, self._command, self._writes = limit, owner, command, writes
-        self._id, self._is_in = secrets.token_hex(8), False  # whether this process has entered
+    file: Path
+    limit: float | None  # that the run states (None: the account's own)
+    owner: str | None
+    command: str
+    progress: Progress
+    writes: bool = True  # False: the run is only planned, and refused all the same
+    id: str = field(default_factory=lambda: secrets.token_hex(8), init=False)
+    is_in: bool = field(default=False, init=False)  # whether this process has entered
 
     def keep_id(self, internal: Path) -> None:
         """Keep in a run's folder which entry is its own. A resumed run finds it there."""
@@ -179,9 +176,9 @@ class Account:
             found = json.loads(read_text(internal / ID))["id"]
             if not re.fullmatch("[0-9a-f]{16}", found):
                 raise ValueError("no id")
-            self._id = found
+            self.id = found
         except DAMAGED:
-            write_json(internal / ID, {"id": self._id})
+            write_json(internal / ID, {"id": self.id})
 
     def check(self, is_private: bool) -> None:
         """Refuse a run that cannot fit, before anything slow. Write nothing.
@@ -190,7 +187,7 @@ class Account:
             InputError: the account cannot be used. Or there is a limit, and it is reached, or the
                 run has no privacy.
         """
-        others = self._read()[1].without(self._id)
+        others = self._read()[1].without(self.id)
         if others.limit is None:
             return
         if not is_private:
@@ -215,9 +212,9 @@ class Account:
 
         with self._held():
             before, book = self._read()
-            dates = [run.date for run in book.runs if run.id == self._id]
+            dates = [run.date for run in book.runs if run.id == self.id]
             date = dates[0] if dates else f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
-            entry = Entry(self._id, date, self._command, self._owner, False, ledger)
+            entry = Entry(self.id, date, self.command, self.owner, False, ledger)
             new, limit = with_ledger(ledger), book.limit
             if limit is not None and (spent := self._epsilon_of(new)) > limit * ROUNDING:
                 most = largest_epsilon(
@@ -226,12 +223,12 @@ class Account:
                 )
                 advice = f"Take `epsilon={most:g}` at most, or raise" if most else "Raise"
                 raise InputError(
-                    f"{self._say_spent(book.without(self._id))} This run would bring it to "
+                    f"{self._say_spent(book.without(self.id))} This run would bring it to "
                     f"{up_decimals(spent)}. {advice} `budget`."
                 )
-            if self._writes:
+            if self.writes:
                 new.save(self.file)
-        if not self._is_in and self._writes:
+        if not self.is_in and self.writes:
             words = "no limit" if limit is None else f"a limit of ε = {limit:g}"
             if before is None:
                 line = f"{self.file}: this table has an account now, with {words}. Every run counts"
@@ -240,7 +237,7 @@ class Account:
                 was = "none" if before.limit is None else f"ε = {before.limit:g}"
                 self.progress.say(f"{self.file}: the account has {words} now. It was {was}.")
             self.progress.say(self._say_spent(new, ", with this run"))
-        self._is_in = True
+        self.is_in = True
 
     def end(self, events: Sequence[Event]) -> None:
         """Put what a run did spend in the place of what it planned. Nothing: leave the run out.
@@ -249,9 +246,9 @@ class Account:
         """
         try:
             with self._held():
-                book = Book.load(self.file) if self._writes else None
+                book = Book.load(self.file) if self.writes else None
                 for run in book.runs if book else ():
-                    if book and run.id == self._id:
+                    if book and run.id == self.id:
                         # what masked the texts of a first phase is stated, whether it was read
                         masked = [e for e in run.ledger.events if isinstance(e, MaskedAccess)]
                         spent = [*events, *(e for e in masked if e not in events)]
@@ -265,13 +262,13 @@ class Account:
         """Return the account as it is, and with the limit that this run states."""
         before = Book.load(self.file)
         book = before or Book()
-        return before, book if self._limit is None else replace(book, limit=self._limit)
+        return before, book if self.limit is None else replace(book, limit=self.limit)
 
     @contextmanager
     def _held(self) -> Iterator[None]:
         """Keep other runs from reading or writing the account. They wait, for a second or so."""
         with ExitStack() as stack:
-            if self._writes:
+            if self.writes:
                 stack.enter_context(writing(self.file))
                 stack.enter_context(hold_lock(self.file, waits=True))
             yield
