@@ -38,13 +38,17 @@ class Heard(Progress):
     def warn(self, line):
         self.lines.append(f"WARNING: {line}")
 
+    @property
+    def warnings(self):
+        return [line for line in self.lines if line.startswith("WARNING: ")]
+
     def expect(self, phases):
         self.phases = [name for name, _ in phases]  # how long they take is timed
 
     def step(self, report, plan):
         self.steps.append(report.step)  # all other figures of a step are private
 
-    def count(self, what, done, total, share=None):
+    def count(self, what, done, total, share=None, more=""):
         self.counted.append((what, done, total, share))
 
 

@@ -3,12 +3,11 @@
 import pandas as pd
 import pytest
 
-from tests.helpers.commands import texts
+from tests.helpers.commands import Heard, texts
 from twinset.config.options import run_config
 from twinset.config.plan import size_for
 from twinset.privacy.mechanism.counts import release_label_counts
 from twinset.privacy.mechanism.randomness import Randomness
-from twinset.progress import Progress
 from twinset.run import plan as timing
 from twinset.run import releases, story
 from twinset.run.generate import fit, plan_run, prepare
@@ -22,14 +21,6 @@ USUAL = (40, 32)  # of 60 records
 A_MINUTE = 60 * PLANNED_SHARE
 LABELS = ["good", "bad"] * 30
 SHORT, LONG = ["So so."] * 60, ["so much longer than the other one, and so on"] * 60
-
-
-class Notes(Progress):
-    """Keeps what it is notified of."""
-
-    def __init__(self):
-        self.said, self.warned = [], []
-        self.say, self.warn = self.said.append, self.warned.append
 
 
 @pytest.fixture
@@ -53,7 +44,7 @@ def planned(tiny_base):
         known = {"base_model": str(tiny_base), "epsilon": 1000, "max_tokens": 12}
         known |= {"marginal_share": 0, "teacher_share": 0}  # so that times are round
         frame = pd.DataFrame({"text": data or texts(), "label": LABELS})
-        notes, config = Notes(), run_config({**known, **options})
+        notes, config = Heard(), run_config({**known, **options})
         return prepare(Source(frame, "text", ("label",)), config, rows, notes), notes
 
     return plan
@@ -75,11 +66,11 @@ def test_a_time_limit_first_reduces_steps(planned, alone, machine, visits):
     machine(seconds_of(visits, alone) * 0.999)
     found, notes = planned(max_minutes=1.0)
     steps, batch = found.plan.steps, found.plan.batch_size
-    assert (alone.plan.steps, alone.plan.batch_size) == USUAL and notes.warned == []
-    assert "measuring speed on this machine" in notes.said
+    assert (alone.plan.steps, alone.plan.batch_size) == USUAL and not notes.warnings
+    assert "measuring speed on this machine" in notes.lines
     assert visits - steps < steps * batch <= visits
     assert (steps, batch) == size_for(60, visits) and (batch >= 32 or steps == 8)
-    fewer = any(f"There will be {steps} of {batch}" in line for line in notes.said)
+    fewer = any(f"There will be {steps} of {batch}" in line for line in notes.lines)
     assert fewer == (visits < 1280)
 
 
@@ -89,8 +80,8 @@ def test_private_lengths_move_no_plan_and_no_clock(planned, alone, machine, monk
     (short, said), (long, said_too) = found
     assert short.plan == long.plan and short.plan.steps * short.plan.batch_size <= 600
     assert (short.phases, short.rows_seconds) == (long.phases, long.rows_seconds)
-    assert [line for line in said.said if " s, " not in line] == [
-        line for line in said_too.said if " s, " not in line
+    assert [line for line in said.lines if " s, " not in line] == [
+        line for line in said_too.lines if " s, " not in line
     ]
     # control: a plan by private lengths would be noticed
     spying = lambda run: Workload(max(len(text) for text in run.records.texts), 0)  # noqa: E731
@@ -123,8 +114,8 @@ def test_a_plan_states_the_noise_that_counts_get(tiny_base, monkeypatch, owner, 
     config = run_config({**known, **options, "teacher_share": 0})
     declared = LabelRules({"label": LABELS[:2]})
     source = Source(frame, "text", ("label",), owner=owner, labels=declared)
-    planned = plan_run(source, None, config, 5, Notes())
-    fit(source, config, Notes())
+    planned = plan_run(source, None, config, 5, Heard())
+    fit(source, config, Heard())
     assert f"± {drawn[0]:.1f} records" in str(planned) and drawn[0] > most
 
 
@@ -132,14 +123,14 @@ def test_a_plan_does_not_contradict_itself(planned, alone, machine, tiny_base):
     """Nothing trained beside choices that train; rows that "do not fit" beside minutes that do."""
     machine(seconds_of(1, alone))
     slow, notes = planned(RowsRequest(), steps=0, max_minutes=1.0)
-    assert slow.rows_seconds and not [line for line in notes.said if "do not fit" in line]
-    assert not [line for line in notes.warned if "fewer rows" in line or "fewer steps" in line]
+    assert slow.rows_seconds and not [line for line in notes.lines if "do not fit" in line]
+    assert not [line for line in notes.warnings if "fewer" in line]
     machine(1e-9)
     known = {"base_model": str(tiny_base), "max_tokens": 12}
     for steps, trains in ((0, False), (2, True)):
-        notes = Notes()
+        notes = Heard()
         report = plan_run(None, 60, run_config(known | {"steps": steps}), None, notes)
         shown = str(report)
         assert ("nothing is trained" in shown) is not trains
         assert ("`noise_policy=" in shown) == bool(report.policies) == trains
-        assert not [line for line in (*notes.said, *notes.warned) if "do not fit" in line]
+        assert not [line for line in notes.lines if "do not fit" in line]

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.helpers.commands import OWNED, call, texts
+from tests.helpers.commands import OWNED, Heard, call, texts
 from twinset import Twinset, generate
 from twinset.config.options import run_config
 from twinset.errors import InputError
@@ -15,7 +15,6 @@ from twinset.models.base_model import check_base
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.theorems import OWNER_UNIT, UNIT
-from twinset.progress import Progress
 from twinset.run import story
 from twinset.run.generate import finetune, prepare
 from twinset.run.request import Source
@@ -91,42 +90,31 @@ def test_a_model_of_private_records_is_no_base_model(tmp_path, monkeypatch):
     (tmp_path / "run" / "model" / DESCRIPTION).write_text("{}")
     monkeypatch.setenv("HOME", str(tmp_path))
     for place in (tmp_path / "run", tmp_path / "run/model", "~/run", "~/run/model"):
-        with pytest.raises(InputError, match="was trained on private records"):
-            prepared(place)
-        with pytest.raises(InputError, match="was trained on private records"):
-            check_base(str(place))
-
-
-class Seen(Progress):
-    """Keeps what was counted, in order, with the last of each."""
-
-    def __init__(self):
-        self.counts, self.said = {}, []
-        self.say = self.said.append
-
-    def count(self, what, done, total, share=None, more=""):
-        self.counts[what] = done, total
+        for asks in (prepared, check_base):
+            with pytest.raises(InputError, match="was trained on private records"):
+                asks(str(place))
 
 
 def test_all_that_may_take_a_while_is_counted(tiny_base, tmp_path, monkeypatch):
     """Minutes of reading rows again, fitting and first steps had no line."""
     FRAME.to_csv(tmp_path / "t.csv", index=False)
     monkeypatch.setattr(story, "SOON_READ", 0)
-    seen = Seen()
+    seen = Heard()
     options = SHORT | {"marginal_share": 0.1, "teacher_share": 0.1, "base_model": str(tiny_base)}
     Twinset(progress=seen, **options).fit(tmp_path / "t.csv", "text", "label").sample(4)
-    assert [*seen.counts] == [
+    counts = {what: (done, total) for what, done, total, _ in seen.counted}
+    assert [*counts] == [
         *("texts in tokens", "columns counted"),
         *("rows of the base", "rows read again", "texts counted"),
         *("units of the first step", "reference rows", "words fitted"),
         *("rows read by the teacher", "texts read by the teacher", "steps of the teacher", "rows"),
     ]
-    assert all(done == total for done, total in seen.counts.values())
-    assert any(line.startswith("reading ") for line in seen.said)
-    assert any(line.startswith("loading the base model") for line in seen.said)
-    seen = Seen()
+    assert all(done == total for done, total in counts.values())
+    assert any(line.startswith("reading ") for line in seen.lines)
+    assert any(line.startswith("loading the base model") for line in seen.lines)
+    seen = Heard()
     Twinset(progress=seen, **options).plan(records=100)
-    assert seen.counts == {"speed measured": (4, 4)}
+    assert seen.counted[-1][:3] == ("speed measured", 4, 4)
 
 
 # -- rows held out ---------------------------------------------------------------------------------
@@ -140,13 +128,11 @@ def test_a_twin_that_cannot_be_built_fails_before_anything_is_spent(tiny_base, m
 
 @pytest.mark.parametrize(("records", "rows"), [(60, 3000), (2**62, 1_000_000)])
 def test_a_models_ledger_does_not_decide_alone_how_many_rows(tiny_run, records, rows):
-    model, said = TwinModel.load(tiny_run / "r" / "model"), []
+    model, heard = TwinModel.load(tiny_run / "r" / "model"), Heard()
     model.ledger = replace(model.ledger, records=records)
-    progress = Progress()
-    progress.say = said.append
-    counts = share_out_rows(model, RowsRequest(), progress)
-    assert sum(counts.values()) == rows and len(said) == (records > 60)
-    assert all("the most by default. `rows` asks for more" in line for line in said)
+    counts = share_out_rows(model, RowsRequest(), heard)
+    assert sum(counts.values()) == rows and len(heard.lines) == (records > 60)
+    assert all("the most by default. `rows` asks for more" in line for line in heard.lines)
 
 
 def test_owners_are_held_out_whole():
