@@ -120,16 +120,9 @@ def test_commands_parse_and_say_what_they_need_if_they_are_not_run(page):
     for words, needs in commands(page):
         assert needs or words[0] == "twinset", words
         # twinset may be called by a launcher; a bar may stand before it
-        calls = (["twinset"], ["-m", "twinset"], ["cli.py"])
-        is_ours = words[0] != "ssh-keygen"  # its signatures have our name
-        ends = [
-            at + len(c)
-            for c in calls * is_ours
-            for at in range(len(words))
-            if words[at:][: len(c)] == c
-        ]
-        if ends:
-            called(words[ends[0] :])
+        ours = [at for at, word in enumerate(words) if word in ("twinset", "cli.py")]
+        if ours and words[0] != "ssh-keygen":  # its signatures have our name
+            called(words[ours[0] + 1 :])
         elif words[:2] == ["python", "-m"]:
             assert find_spec(words[2]), words
         elif words[0] == "make":

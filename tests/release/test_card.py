@@ -98,12 +98,8 @@ def described(**names: str) -> TwinDescription:
     """A twin with one name replaced by another."""
     named = {"value": "rotten", "column": "sentiment", "title": "Twin", "base": "gpt2"}
     named |= {"prompt": "Write:", "word": "good"} | names
-    schema = Schema(
-        "r",
-        "str",
-        (Attribute(named["column"], "str", ("fresh", named["value"])),),
-        ("r", named["column"]),
-    )
+    attribute = Attribute(named["column"], "str", ("fresh", named["value"]))
+    schema = Schema("r", "str", (attribute,), ("r", attribute.name))
     words = {"sentiment": {"fresh": named["word"]}}
     template = Template("t", named["prompt"], words, (named["column"],))
     return TwinDescription(named["base"], template, schema, title=named["title"])
@@ -136,22 +132,12 @@ def test_control_an_unescaped_name_would_change_the_shape(hostile):
 BLOCK = "```python\nimport pandas as pd\ntwin = <!--\ntwin.head()\n```"
 
 
-@pytest.mark.parametrize(
-    "hidden",
-    [
-        "<!--",
-        "[a]: b '",
-        "$$",
-        "\\\\<!--",
-        "`\n` <!-- `",
-        "`\r<!-- `",
-        "`` ` <!-- ```",
-        BLOCK.replace("twin =", ""),
-        f"<details>\n<summary>a</summary>\n{BLOCK}",
-        f"</details>\n{BLOCK}",
-        f"~~~\n{BLOCK}",
-    ],
-)
+HIDING = ["<!--", "[a]: b '", "$$", "\\\\<!--", "`\n` <!-- `", "`\r<!-- `", "`` ` <!-- ```"]
+HIDING += [BLOCK.replace("twin =", ""), f"<details>\n<summary>a</summary>\n{BLOCK}"]
+HIDING += [f"</details>\n{BLOCK}", f"~~~\n{BLOCK}"]
+
+
+@pytest.mark.parametrize("hidden", HIDING)
 def test_mark_up_that_would_hide_lines_is_found(hidden):
     for text in (card(), card(ledger(NO_PRIVACY))):
         assert not may_hide(text)

@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 
 from tests.helpers.commands import call, fitted_scale
-from twinset.privacy.accounting.accountant import epsilon
 from twinset.sampling import twin_model as twin_models
 
 N, OWNERS = 24, 12
@@ -139,7 +138,6 @@ def test_only_noisy_figures_and_what_follows_from_them_differ(
     tmp_path, monkeypatch, tiny_base, policy
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("twinset.release.verify.prv_epsilon", epsilon)  # it takes seconds
     if "scale.json" in policy:
         fitted_scale(tmp_path, tiny_base)
     in_groups = "--group-size" in policy

@@ -1,7 +1,6 @@
 """The shared folder: what reads it, what it holds, how its files come beside others."""
 
 import errno
-import json
 import os
 from dataclasses import replace
 from functools import partial
@@ -25,7 +24,6 @@ from tests.helpers.refusals import refusal
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
-from twinset.privacy.statement.ledger import Ledger
 from twinset.release.publish import check_output, publish
 from twinset.release.share import count_cells, place_on_scale, render_share_page, write_share
 from twinset.release.verify import verify
@@ -40,13 +38,16 @@ READERS = {
 
 @pytest.mark.parametrize("format", READERS)
 def test_datasets_pandas_and_verify_read_it(tmp_path, format):
-    twin = hand_over(tmp_path / "share", format=format, guard_formulas=False).twin
+    paths = hand_over(tmp_path / "share", format=format, guard_formulas=False)
+    twin = paths.twin
     assert verify(tmp_path).rows == 6
     assert twin.name == f"twin.{format}"
     expected = {"review": TEXTS, "sentiment": LABELS}
     assert READERS[format](twin).to_dict("list") == expected
     loaded = datasets.load_dataset(str(tmp_path / "share"), cache_dir=str(tmp_path / "cache"))
     assert list(loaded) == ["train"] and loaded["train"].to_dict() == expected
+    for path in (paths.card, paths.privacy, paths.page):  # no name of a place goes along
+        assert str(tmp_path) not in path.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -62,16 +63,6 @@ def test_cells_and_columns_that_a_spreadsheet_would_run_are_guarded_openly(
     card = paths.card.read_text("utf-8")
     assert told in card and ("`=cmd` is called `'=cmd`" in card) == guard
     assert verify(tmp_path).rows == 6
-
-
-def test_privacy_json_names_roles_and_holds_nothing_else(tmp_path):
-    paths = hand_over(tmp_path / "share", spent := ledger())
-    data = json.loads(paths.privacy.read_text("utf-8"))
-    assert set(data) == {"format_version", "guarantee", "ledger", "files"}
-    assert Ledger.from_dict(data["ledger"]) == spent
-    assert data["files"]["twin"].keys() == {"format", "sha256", "rows", "columns"}
-    for path in (paths.card, paths.privacy, paths.page):
-        assert str(tmp_path) not in path.read_text("utf-8")
 
 
 # -- the page --------------------------------------------------------------------------------------

@@ -20,12 +20,8 @@ from twinset.table.templates import candidate_templates
 MOOD = Attribute("mood", "str", ("bad", "good"))
 SCHEMA = Schema("text", "str", (MOOD,), columns=("text", "mood"))
 RECORDS = 220
-TABLE = pd.DataFrame(
-    {
-        "text": [f"The film was slow and number {i} was fine." for i in range(RECORDS)],
-        "mood": ["bad", "good"] * (RECORDS // 2),
-    }
-)
+TEXTS = [f"The film was slow and number {i} was fine." for i in range(RECORDS)]
+TABLE = pd.DataFrame({"text": TEXTS, "mood": ["bad", "good"] * (RECORDS // 2)})
 
 
 def prepared(base, prompt=None, **options):
@@ -37,12 +33,8 @@ def prepared(base, prompt=None, **options):
 def test_few_records_or_a_named_prompt_choose_nothing(tiny_base):
     made = prepared(tiny_base)
     assert made.candidates
-    for records, epsilon, share, chooses in (
-        (200, 8.0, 0.1, True),
-        (199, 8.0, 0.1, False),
-        (900, 1.0, 0.1, False),
-        (5000, 8.0, 0.0, False),
-    ):
+    cases = (200, 8.0, 0.1, True), (199, 8.0, 0.1, False), (900, 1.0, 0.1, False)
+    for records, epsilon, share, chooses in (*cases, (5000, 8.0, 0.0, False)):
         plan = replace(made.plan, records=records, target_epsilon=epsilon)
         privacy = replace(made.config.privacy, marginal_share=share)
         assert chooses_prompt(plan, replace(made.config, privacy=privacy)) == chooses
@@ -81,14 +73,10 @@ def test_the_prompt_that_texts_were_written_behind_is_nearest(tiny_base, monkeyp
 def test_the_nearest_template_is_the_models_and_spends_nothing(tiny_base, monkeypatch):
     """Training is behind it, and the ledger says that it was chosen."""
     seen, kind = [], "a question"
-    monkeypatch.setattr(
-        "twinset.run.story.run_training",
-        lambda trainer, batches, context: seen.append(context.records.prompts),
-    )
-    monkeypatch.setattr(
-        "twinset.run.releases.prompt_misfit",
-        lambda self, template, marginals: 100.0 * (kind not in template.pattern),
-    )
+    keep = lambda trainer, batches, context: seen.append(context.records.prompts)  # noqa: E731
+    monkeypatch.setattr("twinset.run.story.run_training", keep)
+    misfit = lambda base, template, marginals: 100.0 * (kind not in template.pattern)  # noqa: E731
+    monkeypatch.setattr("twinset.run.releases.prompt_misfit", misfit)
     model = finetune(prepared(tiny_base, steps=1, batch_size=8))
     assert model.template.pattern == "Write a question with mood: {mood}:"
     assert seen == [model.prompts]

@@ -350,23 +350,17 @@ def test_releases_missing_in_a_state_are_found(tmp_path):
 
 # -- damage ---------------------------------------------------------------------------------------
 
-NEWEST, TWICE = CHECKPOINTS / "step-3", "another process took the run from step 2 to step 3"
+STATE, LEDGER = (CHECKPOINTS / "step-3" / name for name in ("state.pt", "ledger.json"))
+TWICE = "another process took the run from step 2 to step 3"
+LOST = ("every checkpoint is damaged", "stays spent")
 DAMAGE = {
-    "state cut": (
-        lambda: (NEWEST / "state.pt").write_bytes((NEWEST / "state.pt").read_bytes()[:-40]),
-        ("step-3/state.pt", TWICE),
-    ),
+    "state cut": (lambda: STATE.write_bytes(STATE.read_bytes()[:-40]), ("step-3/state.pt", TWICE)),
     "ledger altered": (
-        lambda: (NEWEST / "ledger.json").write_text(
-            (NEWEST / "ledger.json").read_text().replace("2", "1", 1)
-        ),
+        lambda: LEDGER.write_text(LEDGER.read_text().replace("2", "1", 1)),
         ("step-3/ledger.json", TWICE),
     ),
     "no journal": (JOURNAL.unlink, ("journal.jsonl is missing",)),
-    "no whole state": (
-        lambda: [path.write_bytes(b"") for path in CHECKPOINTS.glob("*/state.pt")],
-        ("every checkpoint is damaged", "stays spent"),
-    ),
+    "no whole state": (lambda: [p.write_bytes(b"") for p in CHECKPOINTS.glob("*/state.pt")], LOST),
 }
 
 

@@ -18,7 +18,7 @@ from evaluation.release import Tables
 from evaluation.report.figures import draw_section
 from evaluation.report.verdicts import judge
 from evaluation.utility.columns import Cut
-from tests.helpers.reported import around
+from tests.helpers.reported import SECOND, around
 from twinset.progress import Silent
 
 CITIES = {"Rome": "pasta piazza espresso", "Oslo": "snow fjord salmon", "Lima": "ceviche coast sol"}
@@ -33,17 +33,12 @@ def visits(rows, seed):
     price = (places + 1) * 100 + rng.integers(0, 40, rows)
     paid = rng.random(rows) < np.array([0.1, 0.5, 0.9])[places]
     title = np.where(rng.random(rows) < 0.2, None, [f"title {n}" for n in range(rows)])
-    return pd.DataFrame(
-        {
-            "number": np.arange(rows) + 1000 * seed,
-            "text": [" ".join(rng.choice(w, 4)) for w in words],
-            "mood": rng.choice(["good", "bad"], rows),
-            "city": city,
-            "price": price,
-            "paid": paid,
-            "title": title,
-        }
-    )
+    columns = {
+        "number": np.arange(rows) + 1000 * seed,
+        "text": [" ".join(rng.choice(w, 4)) for w in words],
+        "mood": rng.choice(["good", "bad"], rows),
+    }
+    return pd.DataFrame(columns | {"city": city, "price": price, "paid": paid, "title": title})
 
 
 def shuffled(frame, *names):
@@ -52,9 +47,8 @@ def shuffled(frame, *names):
     return frame.assign(**{name: rng.permutation(frame[name]) for name in names})
 
 
-def measure(twin, train=None, heldout=None):
-    train = visits(400, 1) if train is None else train
-    tables = Tables(train, visits(300, 2) if heldout is None else heldout, twin, "text", ("mood",))
+def measure(twin):
+    tables = Tables(visits(400, 1), visits(300, 2), twin, "text", ("mood",))
     return Findings("evaluation", {}, tuple(compare_columns(tables, 0, Silent())))
 
 
@@ -105,6 +99,7 @@ def test_gaps_alone_are_compared_where_cells_hardly_repeat():
     assert full.find(COLUMNS, rows="twin", column="title").value == pytest.approx(0.2, abs=0.06)
     assert full.find(COLUMNS, rows="twin", column="number").value == 0
     assert full.find(MODEL, column="title") is None
+    assert measure(FAITHFUL[["text", "mood"]]).measured == ()  # labels alone have no measure
 
 
 @pytest.mark.parametrize(
@@ -123,17 +118,9 @@ def test_cells_of_a_file_and_of_a_twin_are_cut_alike(real, cells, parts):
     assert Cut.of(pd.Series(real)).parts(pd.Series(cells)).tolist() == parts
 
 
-def test_labels_alone_have_no_measure_of_columns():
-    alone = FAITHFUL[["text", "mood"]]
-    assert measure(alone).measured == ()
-
-
 def test_columns_that_are_off_are_no_faithful_twin():
-
-    texts = tuple(
-        Measured("fidelity", around("MAUVE", 0.9, 0.03, "maximise", 1.0), {"rows": rows})
-        for rows in ("twin", "real, a second sample")
-    )
+    score = around("MAUVE", 0.9, 0.03, "maximise", 1.0)
+    texts = [Measured("fidelity", score, {"rows": rows}) for rows in ("twin", SECOND)]
     answers = {name: judge("fidelity", (*texts, *found.measured)) for name, found in FOUND.items()}
     assert [answers[name].answer for name in FOUND] == ["Yes", "In part", "In part"]
     assert "The other columns are faithful" in answers["faithful"].line

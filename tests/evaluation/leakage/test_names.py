@@ -41,11 +41,6 @@ def capitalised(texts):
         yield [(start, end)] if start > 2 else []
 
 
-@pytest.fixture
-def names_behind_by(monkeypatch):
-    monkeypatch.setattr(module, "names_in", capitalised)
-
-
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -79,11 +74,13 @@ def people(first, last):
 
 
 def found_in(twin, train, heldout):
-    measured, notes = replay(twin, train, heldout, progress=Silent())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "names_in", capitalised)
+        measured, notes = replay(twin, train, heldout, progress=Silent())
     return Findings("audit", {}, tuple(measured)), notes
 
 
-def test_ten_copied_rows_are_counted_and_rows_of_the_heldout_table_are_not(names_behind_by):
+def test_ten_copied_rows_are_counted_and_rows_of_the_heldout_table_are_not():
     train, heldout = people(0, 50), people(50, 100)
     copied, notes = found_in(train[:10] + people(200, 230), train, heldout)
     control, _ = found_in(heldout, train, heldout)
@@ -98,7 +95,7 @@ def test_ten_copied_rows_are_counted_and_rows_of_the_heldout_table_are_not(names
     assert notes == []
 
 
-def test_another_spelling_is_still_found(names_behind_by):
+def test_another_spelling_is_still_found():
     train = ["by Ada Lovelace, at 713-555-0199, id ab-123456, 4111-1111-1111-1111, Ada@Mail.org"]
     twin = ["ADA LOVELACE’s: +1 (713) 555 0199; AB123456; 4111111111111111; ada@mail.ORG"]
     found, _ = found_in(twin, train, ["nothing here"])
@@ -157,11 +154,6 @@ OTHERS = ["Ring 415-902-6638 now.", "Ring 918-273-4401 now."]
 
 
 @pytest.fixture(scope="module")
-def fresh(tiny_base):
-    return load_base(str(tiny_base))
-
-
-@pytest.fixture(scope="module")
 def taught(tiny_base):
     """A model that knows two names and two numbers by heart."""
     base = load_base(str(tiny_base))
@@ -181,7 +173,8 @@ def ask(measure, base, texts, rows="train", max_tokens=100):
 rank, phones = partial(ask, mean_reciprocal_rank), partial(ask, phone_exposure)
 
 
-def test_rank_of_names_detects_memorised_names_only(fresh, taught):
+def test_rank_of_names_detects_memorised_names_only(tiny_base, taught):
+    fresh = load_base(str(tiny_base))
     (before,), (known,) = rank(fresh, SAID), rank(taught, SAID)
     (unknown,) = rank(taught, UNSAID, "held-out")
     assert before.score.value < 0.2 and unknown.score.value < 0.3 and known.score.value > 0.95
