@@ -34,7 +34,7 @@ def lay_out_files() -> None:
     files = {"t.docx": "x", "o.csv": "x", "key.toml": "epsilom = 3"}
     for name, content in (files | {"deep.jsonl": f'{{"review": "{MARKER}"}}\n{DEEP}'}).items():
         Path(name).write_text(content)
-    for folder in ("mine", "other/share"):
+    for folder in ("mine/internal", "other/share"):
         Path(folder).mkdir(parents=True)
         Path(folder, "privacy.json").touch()
     older_run()

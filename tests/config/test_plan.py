@@ -77,14 +77,3 @@ def test_label_counts_that_take_nearly_all_never_go_over(share, others):
         assert share > 0.9 and "leaves no ε for the rest" in str(error)
     else:
         assert plan.epsilon <= 8.0 and share < 0.99
-
-
-def test_too_few_records_for_training_are_enough_without():
-    with pytest.raises(InputError, match=r"Use `steps=0`.* From `epsilon=[\d.]+` on"):
-        make_plan(60, run_config({"epsilon": 1.0}))
-    assert make_plan(60, run_config({"epsilon": 1.0, "steps": 0})).epsilon <= 1.0
-
-
-def test_a_policy_of_steps_is_refused_without_steps():
-    with pytest.raises(InputError, match=r"`noise_policy=.*`steps=0` takes none"):
-        untrained(noise_policy="adaptive")

@@ -38,7 +38,6 @@ def refused(frame: pd.DataFrame, text: str | None, attributes: list[str], **opti
 @pytest.mark.parametrize(
     ("text", "attributes", "part"),
     [
-        ("reveiw", ["mood"], "no column 'reveiw'. It has columns 'id', 'mood'"),
         ("review", ["mood", "mood"], "name a column twice"),
         ("mood", ["mood"], "name a column twice"),
         ("id", ["mood"], "column 'id' holds no text"),

@@ -122,16 +122,6 @@ def test_missing_parts_are_listed_with_their_commands(tmp_path):
         assert any(code.startswith(f"twinset {start}") for code in codes), start
 
 
-def test_the_page_is_written_whole_and_for_its_owner_only(tmp_path):
-    run = tmp_path / "run"
-    for part in ("share", "model", "internal"):
-        (run / part).mkdir(mode=0o700, parents=True)
-    path = write_report(run)
-    assert path == run / "internal" / "report.html"
-    assert path.read_text("utf-8") == build_report(run)
-    assert path.parent.stat().st_mode & 0o077 == 0 == path.stat().st_mode & 0o077
-
-
 def test_hostile_text_shows_as_text(tmp_path):
     place = {"rows": "twin", "label": EVIL, "classifier": EVIL}
     score = replace(reported.share("accuracy", 0.5), name=EVIL)
@@ -173,7 +163,10 @@ def test_real_rows_are_shown_on_request_only(tmp_path):
     columns = {"review": [secret], "sentiment": ["fresh"], "customer id": ["C-99"]}
     real = tmp_path / "train.parquet"
     write_frame(pd.DataFrame(columns), real)
-    assert secret not in write_report(run).read_text("utf-8")
+    (run / "internal").chmod(0o700)
+    path = write_report(run)
+    assert path == run / "internal" / "report.html" and path.stat().st_mode & 0o077 == 0
+    assert secret not in path.read_text("utf-8")
     shown = write_report(run, real).read_text("utf-8")
     assert secret in shown and "It shows private rows" in shown and "train.parquet" in shown
     assert "C-99" not in shown  # a column that the twin does not have

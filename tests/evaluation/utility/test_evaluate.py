@@ -173,15 +173,12 @@ def test_real_tables_are_read_as_the_run_read_its_own(
     real_files, data, others, reading, given, rows, more
 ):
     forms = forms_of(reading, data, others, **given)
-    found = [
-        f and len(read_frame(f, **form)) for f, form in zip((data, others), forms, strict=True)
-    ]
-    assert found == [rows, more]
+    pairs = zip((data, others), forms, strict=True)
+    assert [file and len(read_frame(file, **form)) for file, form in pairs] == [rows, more]
 
 
 def test_options_that_suit_no_table_are_refused():
-    for given in ({"split": "x"}, {"encoding": "cp850"}):
-        data = "t.csv" if "split" in given else "t.xlsx"
+    for data, given in (("t.csv", {"split": "x"}), ("t.xlsx", {"encoding": "cp850"})):
         assert f"is for tables in another form than {data}" in refusal(forms_of, {}, data, **given)
 
 
