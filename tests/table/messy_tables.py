@@ -85,6 +85,11 @@ def table(texts: list = TEXTS, labels: list = LABELS, **more: Any) -> pd.DataFra
     return pd.DataFrame({"review": texts, "label": labels} | more)
 
 
+def beginning(text: str, labels: list = LABELS, end: str = "\n", **more: Any) -> Messy:
+    """A CSV file with this first text."""
+    return Messy(cells(changed(TEXTS, _0=text), labels, end=end), first=text, **more)
+
+
 def in_jsonl(rows: list[dict], *said: str, **more: Any) -> Messy:
     return Messy(jsonl(rows), *said, **{"file": "t.jsonl"} | more)
 
@@ -139,7 +144,7 @@ def zip_of(size: int) -> bytes:
     return written.getvalue()
 
 
-def bare_excel(sheet: str, doctype: str = "") -> Callable[[Path], None]:
+def bare_excel(sheet: str, said: str, doctype: str = "") -> Messy:
     def write(path: Path) -> None:
         excel(table()[:1]).make(path)
         with zipfile.ZipFile(path) as old:
@@ -152,7 +157,7 @@ def bare_excel(sheet: str, doctype: str = "") -> Callable[[Path], None]:
             for name, data in parts.items():
                 new.writestr(name, data)
 
-    return write
+    return Messy(write, said, file="t.xlsx")
 
 
 def row(number: int, *texts: str) -> str:
@@ -241,14 +246,10 @@ READ = {
     "gzipped semicolons": Messy(gzip.compress(cells(sep=";").encode()), SEMICOLON, file="t.csv.gz"),
     "carriage returns": Messy(cells(end="\r\n")),
     "carriage returns, twice": Messy(cells(end="\r\r\n")),
-    "carriage returns alone": Messy(
-        cells(changed(TEXTS, _0="two,\nlines"), end="\r"), first="two,\nlines"
-    ),
+    "carriage returns alone": beginning("two,\nlines", end="\r"),
     "a name of two lines": Messy(cells().replace("review", '"re\rview"', 1), text="re\rview"),
     "a name like a packed file": Messy(cells(header=("PAR1", "label")), text="PAR1"),
-    "line breaks and quotes in cells": Messy(
-        cells(changed(TEXTS, _0='two\n"lines", and\r\nmore')), first='two\n"lines", and\r\nmore'
-    ),
+    "line breaks and quotes in cells": beginning('two\n"lines", and\r\nmore'),
     "texts of several lines": Messy(
         cells(
             changed(TEXTS, _0=f"{SECRET} scored 4,5\nof five\n, I think", _1="so 4,3\n1,2"),
@@ -256,14 +257,10 @@ READ = {
         ),
         first=f"{SECRET} scored 4,5\nof five\n, I think",
     ),
-    "texts whose lines look like rows": Messy(
-        cells(changed(TEXTS, _0=f"{SECRET} 4,5\nEssen 3,5\nService 5"), [*"45"] * 20),
-        first=f"{SECRET} 4,5\nEssen 3,5\nService 5",
-        multiline=True,
+    "texts whose lines look like rows": beginning(
+        f"{SECRET} 4,5\nEssen 3,5\nService 5", [*"45"] * 20, multiline=True
     ),
-    "a blank before a quote, in a text": Messy(
-        cells(changed(TEXTS, _0=f' "{SECRET} room"')), first=f' "{SECRET} room"'
-    ),
+    "a blank before a quote, in a text": beginning(f' "{SECRET} room"'),
     "blank lines": Messy(cells().replace("\n", "\n\n")),
     "a blank line before the header": Messy("\n \n" + cells()),
     "NUL characters": Messy(cells(NULS), "removed 2 NUL characters", f"{SECRET} ab c"),
@@ -296,7 +293,7 @@ READ = {
     "numbers as text": in_jsonl(lines(labels=["1", "2"] * 20)),
     "zeros before numbers": Messy(cells(labels=["007", "01"] * 20)),
     "decimal commas": Messy(cells(labels=["1,5", "2,5"] * 20, sep=";"), SEMICOLON),
-    "emoji": Messy(cells(changed(TEXTS, _0="👩‍🔬 great 👍🏽")), first="👩‍🔬 great 👍🏽"),
+    "emoji": beginning("👩‍🔬 great 👍🏽"),
     "Chinese without spaces": Messy(
         cells([f"这部电影非常好,我会推荐给所有人{i}" for i in range(40)]),
         "texts from column 'review' (guessed",
@@ -521,19 +518,13 @@ REFUSED = {
     "a Feather file of more rows than bytes": stream(
         pa.table({"label": pa.nulls(10**8)}), "rows and & bytes"
     ),
-    "an Excel file of entities": Messy(
-        bare_excel(row(1, "&a;"), f'<!DOCTYPE x [<!ENTITY a "{SECRET}">]>'),
-        "not a readable Excel",
-        file="t.xlsx",
+    "an Excel file of entities": bare_excel(
+        row(1, "&a;"), "not a readable Excel", f'<!DOCTYPE x [<!ENTITY a "{SECRET}">]>'
     ),
-    "an Excel row far below": Messy(
-        bare_excel(row(1, *HEADER) + row(10**9, SECRET, "a")),
-        "more rows than a sheet",
-        file="t.xlsx",
+    "an Excel row far below": bare_excel(
+        row(1, *HEADER) + row(10**9, SECRET, "a"), "more rows than a sheet"
     ),
-    "a note beside an Excel table": Messy(
-        bare_excel(row(1, *HEADER) + row(2, SECRET, "a", "note")),
-        "row 2 has 3 cells",
-        file="t.xlsx",
+    "a note beside an Excel table": bare_excel(
+        row(1, *HEADER) + row(2, SECRET, "a", "note"), "row 2 has 3 cells"
     ),
 }
