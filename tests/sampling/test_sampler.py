@@ -50,7 +50,7 @@ def scripted(model, tokenizer, monkeypatch):
     return make
 
 
-WHOLE = "Whole. But..."
+WHOLE, LONG = "Whole. But...", "a" + "bc" * 40
 SCRIPTS = {  # texts, options, rows wanted → (text, filtered, unfinished, denied), rows as asked for
     "counts are exact and in order": (
         [f"text {i}" for i in range(10)],
@@ -87,6 +87,7 @@ SCRIPTS = {  # texts, options, rows wanted → (text, filtered, unfinished, deni
         [("Good.", 0, 1, 0), ("Whole.", 0, MOST_UNFINISHED, 0), ("Fine.", 0, 0, 0)],
         [0] * 2 + [1] * (MOST_UNFINISHED + 1) + [2],
     ),
+    "or stays whole without spaces": ([f"{LONG}..."], {}, {A: 1}, [(LONG, 0, 0, 0)], [0]),
     "filtered texts are drawn again and counted": (
         ["good", "Labels: a, b", "This review focuses on x", "fine", "damn shit", "nice"],
         {"filter": "debris"},
@@ -188,23 +189,22 @@ def test_each_list_finds_its_own_texts(texts, kind):
 def writer(model, tokenizer, monkeypatch):
     """Make a sampler whose decoder writes one text again and again, until it may end."""
 
-    def make(length, text="It was fine. "):
-        written = tokenizer(text)["input_ids"]
+    def make(length):
+        written = tokenizer("It was fine. ")["input_ids"]
 
         def decode(model, waiting, end, most, config, generator, packed):
             while waiting:
                 row, ids = waiting.popleft(), []
-                longest = row.ending.most if row.ending else most
-                while len(ids) < longest:
+                while len(ids) < row.ending.most:
                     ids.append(written[len(ids) % len(written)])
-                    if row.ending and len(ids) >= row.ending.least and row.ending.is_end(ids):
+                    if len(ids) >= row.ending.least and row.ending.is_end(ids):
                         break
                 yield row.key, ids
 
         monkeypatch.setattr("twinset.sampling.sampler.decode", decode)
-        drawn = None if length is None else (lambda c, rng: length)
         config = SamplingConfig(guidance=0.0, batch_size=8, endings="keep")
-        return Sampler(model, tokenizer, {A: [5, 6], B: [6, 7]}, config, 64, length=drawn)
+        given = (model, tokenizer, {A: [5, 6], B: [6, 7]}, config, 64)
+        return Sampler(*given, length=lambda combination, rng: length)
 
     return make
 
@@ -216,12 +216,6 @@ def test_a_row_ends_with_the_sentence_nearest_to_its_length(writer, tokenizer, l
         assert ids[-1] == tokenizer.eos_token_id
         # the blank behind a full stop is the next sentence's
         assert abs(len(ids) - 1 - length) <= sentence / 2 + 1
-
-
-def test_a_text_without_spaces_is_kept(writer):
-    """Cut off at its last blank nothing would be left of it, and no row would be usable."""
-    for row in writer(None, text="a" + "bc" * 40).sample({A: 2}):
-        assert set(row.text) == set("abc") and len(row.text) > 40
 
 
 def test_further_texts_are_lines_behind_the_same_text(model, tokenizer):
