@@ -96,9 +96,12 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
     try:
         found = verify(known.root)
         signed_by = found.signed_by or signed_by
-        other = "" if found.witness is None else f", and {found.witness:.2f} by the other"
-        spent = "none" if claim is None or claim.epsilon is None else up_decimals(claim.epsilon)
-        checked = f"Done for this dossier. All agrees: ε = {spent} by one{other}."
+        checked = "Done for this dossier. All files agree"
+        if found.guarantee.epsilon is not None:
+            checked += f": ε = {up_decimals(found.guarantee.epsilon)} by one"
+        if found.witness is not None:
+            checked += f", and {found.witness:.2f} by the other"
+        checked += "."
     except VerificationError as error:
         checked = f"IT DOES NOT HOLD: {error}. Do not hand this over."
     except InputError as error:
@@ -113,7 +116,7 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "described": lambda event: describe_event(event).replace("\\", ""),
+        "described": lambda event: describe_event(event).translate(dict.fromkeys(map(ord, "\\*"))),
         # commands in sentences, of which all else is escaped
         "codes": lambda text: Markup(re.sub("`(.+?)`", r"<code>\1</code>", str(escape(text)))),
     }

@@ -37,7 +37,7 @@ def test_it_is_filled_from_ledger_and_findings(tmp_path):
     row = text[text.index("1 in 100") :][:60]
     assert "8.7 %" in row and "2.8 %" in row and "1.2% (" in row
     assert "AUROC, calibrated loss, seeing model: 0.521" in text and "near-duplicates" in text
-    assert "All agrees: ε = 2.16 by one, and 2.1" in text
+    assert "All files agree: ε = 2.16 by one, and 2.15 by the other." in text
     assert "twinset evaluate RUN" not in text and "twinset audit canaries" in text
 
 
@@ -61,7 +61,7 @@ def test_what_is_not_known_has_its_command_or_an_empty_field(tmp_path):
 def test_a_missing_or_partial_guarantee_cannot_be_missed(tmp_path, spent, said):
     text = dossier(bare(tmp_path, ledger=spent))
     assert said in text and said not in dossier(bare(tmp_path / "whole"))
-    assert ("accused, of people inside" in text) == (spent is FLAGGED)
+    assert ("named, of records that were" in text) == (spent is FLAGGED)
 
 
 def test_findings_of_another_twin_are_left_out_and_an_altered_file_is_named(tmp_path):
