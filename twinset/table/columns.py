@@ -274,7 +274,7 @@ class Picked(Sequence[Cell]):
 
     items: Any  # a list, or an array of pandas or Arrow
     places: Any  # (n,) of those that are meant
-    change: Callable[[Any], Cell] | None = None  # made to each item when it is looked at
+    change: Callable[[Any], Cell] = lambda item: item  # made to each item when it is looked at
 
     def __len__(self) -> int:
         return len(self.places)
@@ -282,8 +282,7 @@ class Picked(Sequence[Cell]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        found = self.items[int(self.places[index])]
-        return found if self.change is None else self.change(found)
+        return self.change(self.items[int(self.places[index])])
 
 
 class Texts(Picked[str]):
@@ -295,7 +294,7 @@ class Texts(Picked[str]):
             # a slice is many times faster than to pick single cells
             cells = self.items[rows[0] : rows[-1] + 1].tolist()
             cells = cells if len(cells) == len(rows) else [cells[row - rows[0]] for row in rows]
-            yield from cells if self.change is None else map(self.change, cells)
+            yield from map(self.change, cells)
 
     def repeats(self) -> int:
         """Count repeated texts. It compares 64-bit hashes, so one table in 10⁷ is miscounted."""

@@ -371,7 +371,8 @@ def choose_others(
     guesses.
     """
     frame = header.frame
-    is_open = keep.keep is None and not facts_of(frame).is_named_by_rows
+    is_named_by_rows = facts_of(frame).is_named_by_rows
+    is_open = keep.keep is None and not is_named_by_rows
     for name in keep.names:
         check_named(frame, [name], source)
         if name in taken:
@@ -385,7 +386,7 @@ def choose_others(
             "some with `columns`."
         )
     # in JSONL single rows decide the order, too
-    ordered = list(frame.columns) if is_open or not facts_of(frame).is_named_by_rows else keep.names
+    ordered = keep.names if is_named_by_rows else list(frame.columns)
     return [n for n in ordered if n not in taken and (is_open or n in keep.names)]
 
 
@@ -455,15 +456,11 @@ def without_reserved(
     texts = records.texts
     assert isinstance(texts, Texts)
     before, bad = texts.change, sum(token.search(cell) is not None for cell in texts)
-
-    def cleaned(cell: str) -> str:
-        return token.sub(gap, cell if before is None else before(cell))
-
     if not bad:
         return records, []
     note = f"removed special tokens of the base model from {bad} text{'s' * (bad > 1)}"
-    mended = replace(records, texts=Texts(texts.items, texts.places, cleaned))
-    return mended, [f"{note} (`strict` refuses them)"]
+    mended = replace(texts, change=lambda cell: token.sub(gap, before(cell)))
+    return replace(records, texts=mended), [f"{note} (`strict` refuses them)"]
 
 
 def _refuse_where(
