@@ -293,10 +293,7 @@ class Twinset:
         measure = import_evaluation("evaluate").evaluate_frames
         with _listening(self._progress) as progress:
             return measure(
-                self.model,
-                self._made_from,
-                *(twin, train, test),
-                progress,
+                *(self.model, self._made_from, twin, train, test, progress),
                 classifiers=classifiers,
                 exclude_overlap=exclude_overlap,
                 embedded=embedded,
@@ -328,9 +325,9 @@ class Twinset:
             InputError: a table cannot be used.
         """
         measure = import_evaluation("evaluate").audit_frames
-        tables = twin, members, non_members
+        shown = self.model, self._made_from, twin, members, non_members
         with _listening(self._progress) as progress:
-            return measure(self.model, self._made_from, *tables, progress, rows=rows)
+            return measure(*shown, progress, rows=rows)
 
     @staticmethod
     def report(run: str | Path) -> Path:

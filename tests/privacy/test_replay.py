@@ -493,7 +493,7 @@ def rows_by_real_shares(plain, run):
 def type_by_cells(plain, release):
     """Choose a type by what the cells are, as a gap in a file once did."""
     plain(release)
-    place = release.names.index("age")
+    place = [column.name for column in release.columns].index("age")
     has_gap = (release.cells[place].places < 0).any()
     release.columns[place] = replace(release.columns[place], dtype="Int64" if has_gap else "int64")
 
