@@ -496,6 +496,10 @@ REFUSED = {
     "bytes": parquet(
         table([text.encode() for text in TEXTS]), "no text but bytes. Decode them", text="review"
     ),
+    "text that is not UTF-8": parquet(
+        pa.table({"review": pa.array([b"\xff"] * 40).view(pa.string()), "label": LABELS}),
+        "not a readable Parquet",
+    ),
     "lists as texts": parquet(table([[text] for text in TEXTS]), "holds no text", text="review"),
     "lists": in_json([[SECRET, "a"]], "item 1 & array of objects"),
     "an array cut off": Messy(

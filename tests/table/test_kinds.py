@@ -43,6 +43,7 @@ DATES = {
 }
 ZIPS = np.array([1067, 80331, 60313, 50667])[rng.integers(0, 4, N)]
 HEX = "-0000-4000-8000-000000000000"
+UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 # By column: cells of a CSV file, the kind, the twin's dtype, and a pattern that each cell has.
 MESSY = DATES | {
     "comma": ([f"{v / 7:.2f}".replace(".", ",") for v in COUNTS], "number", "str", r"-?\d+,\d\d"),
@@ -63,7 +64,7 @@ MESSY = DATES | {
     "free": ([str(i % 7) if i % 9 else "free" for i in range(N)], "number", "Int64", r"\d"),
     "order_id": ([f"{'A' * (i % 9 > 0)}{i:06}" for i in range(N)], "identifier", "str", r"id-\d+"),
     "orderId": ([f"{i:06}" for i in range(N)], "identifier", "str", r"\d{6}"),
-    "session": ([f"{i:08x}{HEX}" for i in range(N)], "identifier", "str", r"[0-9a-f]{8}(-\w+){4}"),
+    "session": ([f"{i:08x}{HEX}" for i in range(N)], "identifier", "str", UUID),
     "ticket": ([f"{i:08}" for i in range(N)], "identifier", "str", r"\d{8}"),
     "snowflake": ([str(10**18 + i) for i in range(N)], "identifier", "int64", r"\d+"),
     "account": ([str(10**18 + i % 3) for i in range(N)], "category", "int64", r"10+[012]"),
