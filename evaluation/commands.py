@@ -338,7 +338,7 @@ def release(
     _show_findings(findings, as_json)
     _say_where(kept)
     if over := check_limits(findings, max_auroc, max_copied):
-        raise VerificationError(f"not within the limits that you set: {'. '.join(over)}")
+        raise VerificationError(f"the audit fails: {'. '.join(over)}")
 
 
 @audit.command(
@@ -497,7 +497,8 @@ def format_short(score: Score) -> str:
     """
     half = max(score.high - score.value, score.value - score.low)
     if not math.isfinite(half):
-        return f"{score.value:.2f} or more"
+        most = f", of at most {score.maximum:.2f}" if math.isfinite(score.maximum) else ""
+        return f"{score.value:.2f} or more{most}"
     # An interval as wide as a fifth of what is possible, to either side, says nothing.
     possible = score.maximum - score.minimum
     says_nothing = half >= possible / 5 if math.isfinite(possible) else half >= abs(score.value) > 0

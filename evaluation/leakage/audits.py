@@ -54,6 +54,7 @@ from . import canaries, roc
 from .copies import NEAR, TRAIN, overlap
 from .membership import column_attacks, model_attacks, row_losses, text_attacks
 from .names import mean_reciprocal_rank, phone_exposure, replay
+from .noise import NOISE, lacks_noise, measured_noise
 
 FILE = "audit.json"
 ROWS_TRIED = 1000  # of members and of non-members that attacks look at
@@ -129,6 +130,8 @@ def audit_release(
                 more.append(f"names were not tried: {error}")
         notes += dict.fromkeys(more)
     measured += sides.measured
+    if run is not None:
+        measured += measured_noise(run.internal)
     encode = SentenceEncoder(progress.say, release.device).encode
     tried = sides.members.texts, sides.non_members.texts
     attacks += text_attacks(twin, *tried, encode, progress)
@@ -149,15 +152,20 @@ def check_limits(
 ) -> list[str]:
     """Return what of an audit's findings is over a limit, one line each. Empty: it passes.
 
-    A number that is missing fails. The verdict allows for chance, and a limit does not: with a
-    thousand members and no leak, 19 of 20 AUROCs are within 0.03 of 0.5.
+    Missing noise is over any limit, and so is a number that is missing. The verdict allows for
+    chance, and a limit does not: with a thousand members and no leak, 19 of 20 AUROCs are within
+    0.03 of 0.5.
 
     Args:
         findings: of `audit_release`.
         max_auroc: the largest AUROC that any attack may reach.
         max_copied: the most rows of the twin that may be near-duplicates of members.
     """
-    over = []
+    over = [
+        f"{NOISE} ({m.place['release']}) is {m.score.value:.2f} of what the ledger says"
+        for m in findings.measured
+        if lacks_noise(m.score)
+    ]
     for name, limit in ((roc.AUROC, max_auroc), (NEAR, max_copied)):
         if limit is None:
             continue
@@ -351,14 +359,21 @@ class PlantedTable:
             if self._request.coins:
                 stated = config.privacy.target_delta  # one δ for all policies: that of the claims
                 delta = default_delta(len(self.frame)) if stated is None else stated
+                # To the model, canaries of the table are more likely than to the base model. To the
+                # rows, they are likelier than others by words that stand next to each other.
                 gained = self._losses_before - self._coin_losses(model)
-                audit = roc.one_run_audit(gained, self._included, delta)
-                bound = asdict(audit)
-                # Nothing is known above a lower bound, so its interval is open.
-                ends = audit.epsilon, audit.epsilon, math.inf
-                score = Score(roc.BOUND, *ends, "minimise", 0.0, math.inf, audit.canaries)
-                where = {"attack": "one run", "sees": "model", **place}
-                measured.append(Measured("leakage", score, where))
+                echoed = -canaries.bigram_model(model.tokenizer, texts)(self._coins.texts)
+                given = self._included, delta
+                for sees, audit in (
+                    (roc.MODEL, roc.one_run_audit(gained, *given)),
+                    (roc.RELEASED, roc.one_run_audit(echoed, *given, highest_only=True)),
+                ):
+                    bound[sees] = asdict(audit)
+                    # Nothing is known above a lower bound, so its interval is open.
+                    ends = audit.epsilon, audit.epsilon, math.inf
+                    score = Score(roc.BOUND, *ends, "minimise", 0.0, audit.ceiling, audit.canaries)
+                    where = {"attack": "one run", "sees": sees, **place}
+                    measured.append(Measured("leakage", score, where))
             if (claimed := twin.epsilon) is not None:
                 score = Score(roc.CLAIM, claimed, claimed, claimed, "minimise", 0.0, math.inf, 1)
                 measured.append(Measured("leakage", score, place))

@@ -256,6 +256,7 @@ class OneRun:
     correct: int  # v, how many of these were right
     tried: tuple[int, ...]  # numbers of guesses that were tried, among which the level was divided
     delta: float  # δ at which ε is bounded
+    ceiling: float  # the bound if all guesses had been right: no leak can show more in this audit
     confidence: float = CONFIDENCE
 
 
@@ -273,11 +274,14 @@ def one_run_audit(
     included: np.ndarray,
     delta: float,
     guesses: int | Sequence[int] | None = None,
+    *,
+    highest_only: bool = False,
 ) -> OneRun:
     """Guess who is included by the scores, and bound ε by how many guesses are right.
 
     Of r guesses, half say that the highest scores are included, half that the lowest are not. All
-    others abstain. Canaries with equal scores are taken in their own order.
+    others abstain. Canaries with equal scores are taken in their own order. With `highest_only` all
+    r are of the first kind: a twin shows what was in the table, and hardly what was not.
 
     A single number of guesses, fixed before the scores are known, needs no correction. Of several
     the best is taken, and each is tested at (1 - confidence) / number of them. For the guarantee of
@@ -289,18 +293,25 @@ def one_run_audit(
     scores, included = np.asarray(scores, float), np.asarray(included, bool)
     m = len(scores)
     if guesses is None:
-        # m, m/2, m/4 …, as long as they can prove something
-        guesses = [m, *(m >> k for k in range(1, m.bit_length()) if m >> k >= FEWEST_GUESSES)]
+        # m, m/2, m/4 …, as long as they can prove something. About half of all are included.
+        halved = range(1, m.bit_length())
+        first = [] if highest_only else [m]
+        guesses = [*first, *(m >> k for k in halved if m >> k >= FEWEST_GUESSES)] or [m]
     tried = (guesses,) if isinstance(guesses, int) else tuple(dict.fromkeys(guesses))
     each = 1 - (1 - CONFIDENCE) / len(tried)
     order = np.argsort(-scores, kind="stable")
     ranked = included[order]  # by falling score
-    correct = [int(ranked[: r - r // 2].sum() + (~ranked[m - r // 2 :]).sum()) for r in tried]
-    bounds = [
-        epsilon_lower_bound(r, v, m, delta, each) for r, v in zip(tried, correct, strict=True)
+    lowest = [0 if highest_only else r // 2 for r in tried]  # guesses that one was left out
+    correct = [
+        int(ranked[: r - low].sum() + (~ranked[m - low :]).sum())
+        for r, low in zip(tried, lowest, strict=True)
     ]
+    bounds, ceilings = (
+        [epsilon_lower_bound(r, v, m, delta, each) for r, v in zip(tried, right, strict=True)]
+        for right in (correct, tried)
+    )
     best = int(np.argmax(bounds))
-    return OneRun(bounds[best], m, tried[best], correct[best], tried, delta)
+    return OneRun(bounds[best], m, tried[best], correct[best], tried, delta, max(ceilings))
 
 
 def epsilon_lower_bound(

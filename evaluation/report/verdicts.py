@@ -27,6 +27,7 @@ from ..fidelity import columns
 from ..fidelity.measures import SECOND, TRAIN
 from ..findings import Measured, Question, Score
 from ..leakage.copies import HELDOUT, SAMPLE
+from ..leakage.noise import NOISE, lacks_noise
 from ..leakage.roc import AUROC, BOUND, CLAIM, MARGIN, PLACE, RATES
 from ..release import (
     BASELINE,
@@ -186,7 +187,7 @@ def list_bounds(measured: Sequence[Measured]) -> Iterator[tuple[str, Score, floa
     for m in measured:
         if m.score.name == BOUND:
             claim = next((value for at, value in claims if at <= m.place.items()), math.nan)
-            where = {k: v for k, v in m.place.items() if k not in ("attack", "sees")}
+            where = {k: v for k, v in m.place.items() if k != "attack"}
             yield place_in_words(where), m.score, claim if math.isfinite(claim) else None
 
 
@@ -400,8 +401,14 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
         if not math.isnan(score.value):
             stated = "no claim" if claim is None else f"the claim is {format_number(claim)}"
             name = f"{BOUND} with canaries, {where}" if where else BOUND
-            reason = f"{name}: {format_number(score.value)}, {stated}"
+            most = f", of {format_number(score.maximum)} that it could show"
+            could = most if math.isfinite(score.maximum) else ""
+            reason = f"{name}: {format_number(score.value)}{could}, {stated}"
             bounds.append(Comparison(claim is None or score.value <= claim, reason))
+    for m in measured:
+        if m.score.name == NOISE:
+            share = f"{NOISE}, {place_in_words(m.place)}: {m.score.value:.2f} of what is stated"
+            bounds.append(Comparison(not lacks_noise(m.score), share))
     own = [m for m in measured if "policy" not in m.place]
     areas = [m for m in own if m.score.name == AUROC]
     # An area counts members and others, a rate members alone.
@@ -420,7 +427,7 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
     answer, line = "Not measured", "no attack on this run was measured"
     tone: Tone = "unknown"
     if not all(c.is_well for c in bounds):
-        answer, line, tone = REFUTED, "an attack shows more than is claimed. Do not share", "bad"
+        answer, line, tone = REFUTED, "more is shown than is claimed. Do not share", "bad"
     elif tried:
         what, found = f"{len(tried)} attacks and comparisons found", [c for c in tried if not c[0]]
         by_chance = NormalDist().inv_cdf(1 - FALSE_ALARMS / len(tried))  # Bonferroni's inequality

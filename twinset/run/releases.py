@@ -18,6 +18,7 @@ import numpy as np
 
 from twinset.config import RunConfig
 from twinset.config.plan import MOST_READ, Plan, make_plan, plan_selection, settled, sized
+from twinset.files.atomic import append_json
 from twinset.models.base_model import context_length
 from twinset.models.hidden_states import (
     FIT_PHASE,
@@ -50,7 +51,7 @@ from twinset.privacy.mechanism.vector_sum import Regressions, fit_regressions
 from twinset.privacy.statement.ledger import Ledger
 from twinset.run.columns import ColumnRelease
 from twinset.run.request import Run
-from twinset.run.run_folder import SETTINGS
+from twinset.run.run_folder import MEASURED_NOISE, SETTINGS
 from twinset.sampling.column_model import ColumnModel
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import TextLengths
@@ -252,6 +253,7 @@ def count_labels(run: Run) -> dict[Combination, int]:
     noise = plan.label_count_noise
     noisy, event = release_label_counts(labels, combinations, noise, run.randomness, run.most)
     run.ledger.record(event)
+    keep_measured_noise(run, event)
     return dict(zip(combinations, without_negatives(noisy), strict=True))
 
 
@@ -265,8 +267,9 @@ def count_columns(run: Run) -> ColumnModel | None:
         return None
     schema, plan = run.records.schema, run.plan
     noise = require_noise(plan, plan.column_noise)
-    if noise:
-        run.ledger.record(GaussianRelease(noise, COLUMNS))
+    event = GaussianRelease(noise, COLUMNS) if noise else None
+    if event:
+        run.ledger.record(event)
     number = {c: i for i, c in enumerate(schema.combinations)}
     release = ColumnRelease(
         {str(name): frame[name] for name in frame},
@@ -280,7 +283,9 @@ def count_columns(run: Run) -> ColumnModel | None:
         run.randomness,
         run.config.privacy.group_size or 1,
     )
-    return release.find_model([run.label_counts[c] for c in schema.combinations])
+    model = release.find_model([run.label_counts[c] for c in schema.combinations])
+    keep_measured_noise(run, event)
+    return model
 
 
 def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
@@ -304,7 +309,27 @@ def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
     )
     if event is not None:
         run.ledger.record(event)
+    keep_measured_noise(run, event)
     return marginals
+
+
+def keep_measured_noise(run: Run, event: GaussianRelease | None) -> None:
+    """Keep in `internal/` how much noise a release had as measured, next to what its event says.
+
+    All noisy sums since the last call belong to it. Together they tell as much as one sum whose σ⁻²
+    is the sum of theirs. The figures know the exact sums, so they are private. `twinset audit`
+    reads them.
+    """
+    sums, run.randomness.measured[:] = [*run.randomness.measured], []
+    if run.folder is None or event is None or not sums:
+        return
+    found, numbers = np.array(sums).T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        together = float((found**-2).sum() ** -0.5)  # 0 if a sum has no noise
+        shares = np.nan_to_num((together / found) ** 2, nan=1.0)  # (sums,) of σ⁻²
+    figures = {"release": event.what, "noise": together / event.noise_multiplier}
+    figures["numbers"] = int(1 / (shares**2 / numbers).sum())  # of one sum that is as certain
+    append_json(run.folder.internal / MEASURED_NOISE, figures)
 
 
 def require_noise(plan: Plan, planned: float) -> float:
@@ -430,4 +455,5 @@ def fit_teacher(run: Run, model: TwinModel) -> Teacher:
     weights = fit_regressions(data, noise, run.randomness, count=fitted)
     if event:
         run.ledger.record(event)
+    keep_measured_noise(run, event)
     return Teacher(whitenings, weights, questions.layer)

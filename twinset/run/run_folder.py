@@ -29,6 +29,8 @@ from twinset.privacy.statement.wording import SPENT
 # How open each part is. A file written by `atomic` is as open as the folder it is in.
 PARTS = {"share": 0o755, "model": 0o755, "internal": 0o700}
 SETTINGS = "config.json"  # in `internal/`: the run's inputs
+# In `internal/`: figures of each step, and of the noise of each other release
+METRICS, MEASURED_NOISE = "metrics.jsonl", "measured-noise.jsonl"
 RESUMABLE = ".unfinished"  # a file in a folder under construction that can be resumed
 # Settings that do not affect training may differ in a resumed run. Inputs are compared by hash.
 MAY_DIFFER = ("speed", "sampling", "rows", "reading")

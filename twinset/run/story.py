@@ -62,7 +62,7 @@ from twinset.run import releases
 from twinset.run.columns import column_notes
 from twinset.run.plan import Workload, plan_time, say_duration, size_notes
 from twinset.run.request import Result, Run, Source
-from twinset.run.run_folder import SETTINGS, draw_held_out, held_out_line, kept_rows
+from twinset.run.run_folder import METRICS, SETTINGS, draw_held_out, held_out_line, kept_rows
 from twinset.sampling.allocation import RowsRequest, explicit, share_out_rows, usual_rows
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import NaiveBayes, TextLengths
@@ -540,7 +540,7 @@ def record_step(run: Run, plan: Plan, report: StepReport) -> None:
     """Show one step to the owner, and keep its figures in `internal/`."""
     if run.folder:  # a figure that is not finite becomes null, as JSON has none
         figures = {k: v if math.isfinite(v) else None for k, v in asdict(report).items()}
-        append_json(run.folder.internal / "metrics.jsonl", figures)
+        append_json(run.folder.internal / METRICS, figures)
     run.progress.step(report, plan)
 
 

@@ -106,7 +106,9 @@ def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepC
         adam = torch.optim.Adam(weights, plan.learning_rate, betas=(0.9, 0.99), fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, rate_shape)
         record = context.record_event
-        optimizer = PrivateOptimizer(weights, policy, plan.batch_size, adam, schedule, record)
+        optimizer = PrivateOptimizer(
+            weights, policy, plan.batch_size, context.max_grad_norm, adam, schedule, record
+        )
         if context.resume_state is not None:
             optimizer.restore(context.resume_state)
         loss = MismatchLoss.from_plan(plan, context.training)
@@ -137,6 +139,8 @@ def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepC
                         loss=float(report.losses[finite].double().mean()),
                         clipped=0.0 if is_empty else float(clipped.mean()),
                         non_finite=int((~finite).sum()),
+                        noise=optimizer.noise,
+                        numbers=sum(total.numel() for total in engine.sums),
                         seconds=time.monotonic() - began,
                         taken=optimizer.done - before,
                     )
@@ -166,14 +170,18 @@ class PrivateOptimizer:
         parameters: Sequence[Tensor],
         policy: NoisePolicy,  # turns clipped sums into noisy ones
         batch_size: float,  # L, the *expected* number of units, by which noisy sums are divided
+        max_grad_norm: float,  # C, to which each unit's part of a sum is clipped
         optimizer: Optimizer,
         schedule: LRScheduler,  # of its learning rate, a step at a time
         record_event: Callable[[Event], object],  # the ledger's
     ) -> None:
         self._parameters, self._policy, self._batch_size = parameters, policy, batch_size
         self._optimizer, self._schedule = optimizer, schedule
-        self._record_event = record_event
+        self._record_event, self._max_grad_norm = record_event, max_grad_norm
         self.done = 0  # steps
+        # Of the last step: its noise as measured, over what its event says. NaN without an event of
+        # that kind. The measurement knows the exact sum, so it is private.
+        self.noise = math.nan
 
     def step(self, sums: list[Tensor], units: Sequence[int]) -> None:
         """Take a step. Record what it spends before it is used, without interruption.
@@ -183,8 +191,13 @@ class PrivateOptimizer:
             units: the batch's units, as the policy knows them.
         """
         with uninterrupted():
+            exact = squared_norm(sums)
             noisy, event = self._policy.release(sums, units)
             self._record_event(event)
+            # Noise adds its own squared norm. Its product with the sum is small next to that.
+            added = max(0.0, squared_norm(noisy) - exact) / sum(total.numel() for total in noisy)
+            stated = getattr(event, "noise_multiplier", math.nan) * self._max_grad_norm
+            self.noise = added**0.5 / stated
             gradients = [total.div_(self._batch_size) for total in noisy]
             self._policy.update_statistics(self._parameters, gradients)
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
@@ -215,3 +228,9 @@ class PrivateOptimizer:
         device = self._parameters[0].device
         self._policy.restore(tree_map_only(Tensor, lambda t: t.to(device), state["policy"]))
         self.done = state["done"]
+
+
+def squared_norm(tensors: Sequence[Tensor]) -> float:
+    """Return the sum of the squares of all numbers of some tensors."""
+    norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors]
+    return float(torch.stack(norms).square().sum())

@@ -92,7 +92,9 @@ def test_canaries_are_planted_under_each_policy(audited, tiny_base, monkeypatch)
             for copies in ("1", "20"):
                 assert found.find("exposure", policy=policy, sees=sees, copies=copies).n == 2
         assert found.find("AUROC", policy=policy, sees="model")
-        assert found.find("lower bound of ε", policy=policy).n == 40
+        for sees in ("model", "released rows"):
+            bound = found.find("lower bound of ε", policy=policy, sees=sees)
+            assert bound.n == 40 and bound.value <= bound.maximum < 5
     assert found.find("claimed epsilon", policy="uniform").value <= 8
     assert found.find("claimed epsilon", policy="none") is None
     monkeypatch.chdir(audited)
@@ -122,7 +124,7 @@ def test_an_overtrained_model_without_privacy_is_caught_and_a_private_one_is_not
     open_one, private = (
         {
             "exposure": found.find("exposure", policy=p, copies="20", sees="model").value,
-            "bound": found.find("lower bound of ε", policy=p).value,
+            "bound": found.find("lower bound of ε", policy=p, sees="model").value,
             "area": found.find("AUROC", policy=p, attack="loss").value,
         }
         for p in ("none", "uniform")

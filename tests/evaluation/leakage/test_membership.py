@@ -252,7 +252,9 @@ def test_without_delta_it_is_clopper_and_pearsons_bound(r, v):
 def test_the_bound_exceeds_the_truth_in_a_twentieth_of_all_runs_at_most(epsilon):
     above = exceeding(epsilon, 100, guesses=M // 2)
     assert above <= binom.ppf(0.999, 100, 0.05)
-    assert exceeding(epsilon, 40) <= binom.ppf(0.999, 40, 0.05)  # Bonferroni
+    for only in (False, True):
+        many = exceeding(epsilon, 40, highest_only=only)
+        assert many <= binom.ppf(0.999, 40, 0.05)  # Bonferroni
     if epsilon == 1:  # it is no looser than it must be: the exact chance is 4.4 %
         assert above >= 1
         found = [one_run_audit(*randomised_response(2.0, s, 2000), 0.0).epsilon for s in range(5)]
@@ -289,6 +291,19 @@ def test_one_run_audit_detects_a_leaking_mechanism_only():
     ]
     assert sum(run.epsilon > 0 for run in silent) <= 13  # 5 are expected at most
     assert one_run_audit(np.zeros(M), include(M, 7), 0.0).epsilon == 0.0
+
+
+def test_a_twin_that_shows_a_part_of_its_canaries_proves_more_by_them_alone():
+    """A tenth of those that are in can be seen. Of those that are out nothing is known."""
+    included = include(1000, 0)
+    scores = np.where(included & (np.random.default_rng(1).random(1000) < 0.2), 1.0, 0.0)
+    both, highest = (
+        one_run_audit(scores, included, 1e-5, highest_only=only) for only in (False, True)
+    )
+    assert highest.epsilon > 2 > both.epsilon
+    # The ceiling is what a perfect attack gets.
+    perfect = one_run_audit(included + 0.0, included, 1e-5, highest_only=True)
+    assert perfect.epsilon == perfect.ceiling == highest.ceiling > highest.epsilon
 
 
 def test_inclusion_is_a_fair_coin_that_no_seed_repeats():

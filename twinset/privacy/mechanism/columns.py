@@ -111,5 +111,8 @@ def release_pair_scores(
         table = np.bincount(cells, weights[inside], sizes[a] * sizes[b]).astype(np.int64)
         predicted = np.rint(expected(a, b).ravel() * UNIT_STEPS).astype(np.int64)
         scores[number] = np.abs(table - predicted).sum() / UNIT_STEPS
-    deviation = noise_multiplier * len(pairs) ** 0.5
-    return add_gaussian_(torch.from_numpy(scores), deviation, randomness).numpy(), deviation
+    longest = len(pairs) ** 0.5
+    noisy = torch.from_numpy(scores.copy())
+    found = add_gaussian_(noisy, noise_multiplier * longest, randomness).numpy()
+    randomness.measure_noise(scores, found, longest)
+    return found, noise_multiplier * longest

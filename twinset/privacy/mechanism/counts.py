@@ -93,9 +93,11 @@ def release_label_counts(
         if label not in public:
             raise ValueError(f"row {row} has a label outside the public set of combinations")
     counts = Counter(labels)
-    noisy = np.array([counts[combination] for combination in combinations], dtype=np.float64)
+    exact = np.array([counts[combination] for combination in combinations], dtype=np.float64)
+    noisy = exact.copy()
     grid = GaussianGrid(randomness.noise[0], randomness.refinement[0])
     grid.add(noisy, noise_multiplier * most, step=1.0)
+    randomness.measure_noise(exact, noisy, most)
     return tuple(int(count) for count in noisy), event
 
 

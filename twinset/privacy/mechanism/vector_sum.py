@@ -77,8 +77,10 @@ class VectorSum:
         """
         import torch
 
-        noisy = torch.from_numpy(self._sum.astype(np.float64) / UNIT_STEPS)
-        return add_gaussian_(noisy, noise_multiplier, randomness).numpy()
+        exact = self._sum.astype(np.float64) / UNIT_STEPS
+        noisy = add_gaussian_(torch.from_numpy(exact.copy()), noise_multiplier, randomness).numpy()
+        randomness.measure_noise(exact, noisy)
+        return noisy
 
 
 Weights = list[np.ndarray]

@@ -1,0 +1,67 @@
+"""Is the noise there? That of each release of a run as measured, next to what the ledger says.
+
+No attack from outside can tell half of the noise from all of it. But whoever holds the exact sum
+can subtract it. So a run measures its own noise wherever it adds some, and keeps the figures in
+`internal/`. This compares them with what the ledger counts. It finds noise that is too small, too
+rare or recorded too large, in the very run that is handed over. It does not find noise that someone
+can predict: `twinset audit mechanism` attacks that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+from twinset.errors import DAMAGED, InputError
+from twinset.files.limits import read_text
+from twinset.run.run_folder import MEASURED_NOISE, METRICS
+
+from ..findings import Measured, Score
+
+NOISE = "noise as measured"
+STEPS = "training steps"
+# Of what the ledger says. The product of noise and sum, and the grid, move a measurement by less.
+LEAST = 0.98
+CHANCE = 0.0005  # with which a whole noise is measured as less than this, at each release
+
+
+def measured_noise(internal: Path) -> list[Measured]:
+    """Return for each kind of release its smallest noise, as a share of what the ledger says.
+
+    A value of 1 is right. The interval is that of the standard deviation of as many normal numbers,
+    at 1 - 2 `CHANCE`. If it ends below `LEAST`, noise is missing: see `lacks_noise`. Releases
+    without privacy are left out.
+
+    Args:
+        internal: that folder of a run.
+
+    Raises:
+        InputError: a file is damaged.
+    """
+    from scipy.stats import chi2
+
+    smallest: dict[str, tuple[float, int]] = {}
+    for name in (MEASURED_NOISE, METRICS):
+        path = internal / name
+        try:
+            lines = read_text(path).splitlines() if path.is_file() else []
+            for line in map(json.loads, lines):
+                if (noise := line.get("noise")) is None:
+                    continue
+                release = str(line.get("release", STEPS))
+                found = float(noise), int(line["numbers"])
+                smallest[release] = min(found, smallest.get(release, (math.inf, 0)))
+        except DAMAGED as error:
+            raise InputError(f"{path}: is damaged ({type(error).__name__}). Restore it.") from error
+    measured = []
+    for release, (noise, numbers) in smallest.items():
+        low, high = (noise * (numbers / chi2.isf(p, numbers)) ** 0.5 for p in (CHANCE, 1 - CHANCE))
+        score = Score(NOISE, noise, float(low), float(high), "match", 0.0, math.inf, numbers)
+        measured.append(Measured("leakage", score, {"release": release}))
+    return measured
+
+
+def lacks_noise(score: Score) -> bool:
+    """Return whether a release surely had less noise than the ledger says."""
+    return score.name == NOISE and not score.high >= LEAST  # not a number fails, too
