@@ -26,7 +26,8 @@ from twinset.privacy.statement.theorems import FLAGGED_UNIT
 from ..fidelity import columns
 from ..fidelity.measures import SECOND, TRAIN
 from ..findings import Measured, Question, Score
-from ..leakage.copies import HELDOUT, SAMPLE
+from ..leakage.copies import HELDOUT, NEAR, SAMPLE
+from ..leakage.names import NAME
 from ..leakage.noise import NOISE, lacks_noise
 from ..leakage.roc import AUROC, BOUND, CLAIM, MARGIN, PLACE, RATES
 from ..release import (
@@ -436,6 +437,9 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
         elif found:
             line = f"{len(found)} of {what} a signal. Chance alone finds as much"
             answer, tone = "No sure sign", "mixed"
+        elif copied := list(list_copies(own)):
+            line = f"none of {what} a signal, but see {copied[0]}. Too few to say if by chance"
+            answer, tone, reasons = "No sure sign", "mixed", [*copied, *reasons]
         elif few:
             answer, line, tone = TOO_FEW, f"none of {what} a signal", "unknown"
         else:
@@ -478,9 +482,26 @@ def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
         if pair is None or group.name in GUESSING:  # an attack, compared with guessing instead
             continue
         train, held_out = (scores[word] for word in pair)
+        if train.goal == "minimise" and math.isinf(held_out.high):  # nothing could be above it
+            continue
         leaks = train.low > held_out.high if train.goal == "minimise" else train.high < held_out.low
         both = f"{format_score(train)} of training rows, {format_score(held_out)} of others"
         yield Comparison(not leaks, f"{group.title}: {both}{' (they differ)' if leaks else ''}")
+
+
+def list_copies(measured: Sequence[Measured]) -> Iterator[str]:
+    """Yield in words what of training rows stands in the twin, where nothing of held-out rows does.
+
+    These are whole rows and personal data, but no names. All training rows are searched. If few
+    rows were held out, no interval can say whether chance repeats as much.
+    """
+    for group in group_scores(measured):
+        if group.name != NEAR and group.place.get("kind", NAME) == NAME:
+            continue
+        for used, others in ((TRAIN, HELDOUT), ("train only", "held-out only")):
+            train, held_out = group.scores.get(used), group.scores.get(others)
+            if train and held_out and train.value > 0 == held_out.value:
+                yield f"{group.title}: {round(train.value * train.n)} of training rows, 0 of others"
 
 
 def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Verdict:
@@ -494,6 +515,8 @@ def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Ve
         found = "attacks found nothing, but there were too few rows to say much"
     elif leaks.tone == "unknown":
         found = "no attack was tried"
+    elif leaks.tone == "mixed":
+        found = f"of attacks, {leaks.line}"
     if claim is None:
         line = "its privacy is unknown, because share/privacy.json is missing"
     elif claim.epsilon is None:

@@ -79,6 +79,13 @@ def test_a_run_its_share_and_a_published_file_are_all_taken(tmp_path):
     publish(run / "share", tmp_path / "reviews.v2.csv")
     reports = [verify(p) for p in (run, str(run / "share"), twin, tmp_path / "reviews.v2.csv")]
     assert len({report.guarantee.epsilon for report in reports}) == 1
+    # A file next to them is taken for the twin, so another one than the twin is refused.
+    other = twin.with_name("reviews-cleaned.csv")
+    other.write_bytes(twin.read_bytes())
+    assert verify(other).rows == verify(twin.with_name("README.md")).rows == 6
+    other.write_bytes(twin.read_bytes() + b"\n")
+    with pytest.raises(VerificationError, match=r"reviews-cleaned\.csv"):
+        verify(other)
     publish(run / "share", tmp_path / "reviews.txt")  # `privacy.json` names the format
     assert verify(tmp_path / "reviews.txt").rows == 6
 

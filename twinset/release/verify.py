@@ -29,7 +29,7 @@ from twinset.release.share import (
     claim_to_dict,
     statement_text,
 )
-from twinset.release.sign import signer
+from twinset.release.sign import signature_of, signer
 from twinset.table.read import FORMATS, read_frame
 
 TOLERANCE = 1e-4  # relative. ε differs so much between releases of numpy and scipy.
@@ -92,6 +92,10 @@ def verify(path: str | Path, key: str | Path | None = None) -> VerificationRepor
             (card, privacy), twin_file = beside(named), named
         elif shares:  # a run, a share folder, or a file of one that was pointed at
             card, privacy = shares[0] / CARD, shares[0] / PRIVACY
+            # Any other file than its own must be a copy of the twin.
+            own = (card, privacy, privacy.with_name(PAGE), signature_of(privacy))
+            if named.is_file() and named not in own:
+                twin_file = named
         else:
             writes = "For a run with a model, `twinset sample` writes it"
             raise InputError(

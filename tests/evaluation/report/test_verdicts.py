@@ -8,7 +8,8 @@ import pytest
 
 from evaluation.fidelity.measures import SECOND
 from evaluation.findings import Measured, Score, proportion
-from evaluation.leakage.copies import HELDOUT, SAMPLE, TRAIN
+from evaluation.leakage.copies import HELDOUT, NEAR, SAMPLE, TRAIN
+from evaluation.leakage.names import NAME, PHONE
 from evaluation.release import FEW_ROWS, PRIVATE_CLASSIFIER, TWIN_SMALL
 from evaluation.report.verdicts import REFUTED, TOO_FEW, Verdict, judge, judge_hand_over
 from twinset.privacy.statement.guarantee import Guarantee
@@ -18,17 +19,18 @@ WHERE = {"twin": "twin", "base": "no private data", "real": "real", "second": SE
 WHERE |= {"dp": PRIVATE_CLASSIFIER, "cut": TWIN_SMALL, "guess": "the commonest label"}
 WHERE |= {"train": TRAIN, "sample": SAMPLE, "heldout": HELDOUT}
 BLIND = "neither model nor released rows"
-LIKE, FAR = (0.9, 0.95), (0.04, 0.06)
+LIKE, FAR, NONE = (0.9, 0.95), (0.04, 0.06), (0.0, 0.05, 0.0)
 HIGH, HALF = (0.8, 0.9), (0.4, 0.6)
 
 
-def score(name, low, high, goal="minimise"):
-    return Score(name, (low + high) / 2, low, high, goal, 0.0, 1.0, 100)
+def score(name, low, high, value=None, goal="minimise"):
+    value = (low + high) / 2 if value is None else value
+    return Score(name, value, low, high, goal, 0.0, 1.0, 100)
 
 
 def rows(question, name, goal="maximise", **ends):
     return [
-        Measured(question, score(name, *each, goal), {"rows": WHERE[key]})
+        Measured(question, score(name, *each, goal=goal), {"rows": WHERE[key]})
         for key, each in ends.items()
     ]
 
@@ -140,8 +142,9 @@ def attack(low, high, name="AUROC", sees="model", **more):
     return Measured("leakage", score(name, low, high), {"attack": "loss", "sees": sees, **more})
 
 
-def beside(goal, **ends):
-    return rows("leakage", "shared", goal, **ends)
+def beside(goal, name="shared", kind=None, **ends):
+    found = rows("leakage", name, goal, **ends)
+    return [replace(m, place=m.place | {"kind": kind}) if kind else m for m in found]
 
 
 def bound(value, claim, policy="uniform"):
@@ -167,6 +170,13 @@ def bound(value, claim, policy="uniform"):
         (beside("match", train=(0.1, 0.2), heldout=(0.5, 0.6)), "Signs of a leak"),
         # Equal tables are compared where there are some.
         (beside("minimise", train=FAR, sample=(0.0, 0.1), heldout=(0.0, 0.01)), "No leak found"),
+        # Copies of used rows alone: few held-out rows, so no interval decides.
+        (beside("minimise", NEAR, train=FAR, sample=FAR, heldout=NONE), "No sure sign"),
+        (beside("minimise", NEAR, train=NONE, heldout=NONE), "No leak found"),
+        (beside("minimise", "replayed", PHONE, train=FAR, heldout=NONE), "No sure sign"),
+        (beside("minimise", "replayed", NAME, train=FAR, heldout=NONE), "No leak found"),
+        # The longest run has no upper end: it can't be above another, and so is no attack.
+        (beside("minimise", train=FAR, heldout=(0.0, math.inf)), "Not measured"),
         (bound(3.0, 8.0), "Not measured"),
         (bound(9.0, 8.0), REFUTED),
         (bound(9.0, math.nan), "Not measured"),
