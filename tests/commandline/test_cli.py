@@ -109,7 +109,12 @@ def test_what_a_run_folder_holds_and_who_may_read_it(tiny_run):
     run = tiny_run / "r"
     parts = {part.name: {file.name for file in part.iterdir()} for part in run.iterdir()}
     assert parts["share"] == {"twin.csv", PRIVACY, *COMPANIONS.values()}
-    assert parts["internal"] == {"config.json", "metrics.jsonl", "notes.txt"}
+    assert parts["internal"] == {
+        "config.json",
+        "measured-noise.jsonl",
+        "metrics.jsonl",
+        "notes.txt",
+    }
     assert parts["model"] >= {"model.safetensors", "tokenizer.json", "twinset.json", "ledger.json"}
     assert read_frame(run / "internal/metrics.jsonl")["step"].tolist() == [1, 2, 3]
     stored = json.loads((run / "internal/config.json").read_text())

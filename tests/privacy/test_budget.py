@@ -434,6 +434,25 @@ def test_a_crash_keeps_the_plan_and_a_resumed_run_counts_once(place, tiny_base, 
     assert make(tiny_base, *given, "--resume").code == 0 and place.read_bytes() == before
 
 
+@pytest.mark.parametrize("is_finished", [False, True])
+def test_a_run_that_was_trained_before_the_account_enters_it(
+    place, tiny_base, monkeypatch, is_finished
+):
+    """It was stopped while it wrote rows, or is done and is shown again."""
+    given = ("--run", "r", "--epsilon", "20")
+    with monkeypatch.context() as patch:
+        if not is_finished:
+            patch.setattr(story, "sample", die)
+        assert make(tiny_base, *given).code == (0 if is_finished else 1)
+    assert not place.exists()
+    over = make(tiny_base, *given, "--resume", "--budget", "19")
+    assert over.code == 2 and "would bring it to 20. Raise --budget" in over.err
+    assert make(tiny_base, *given, "--resume", "--budget", "25").code == 0
+    (entered,) = Book.load(place).runs
+    assert entered.is_ended and Book.load(place).limit == 25
+    assert entered.ledger.events == Ledger.load(Path("r/model/ledger.json")).events
+
+
 SPENDS = {
     "columns": ("--columns", "all", "--steps", "0"),
     "counts, steps and a teacher": ("--marginal-share", "0.4", "--teacher-share", "0.2"),

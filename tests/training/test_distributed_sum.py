@@ -1,13 +1,13 @@
 """Several processes form the sum that one forms, and one of them alone adds noise."""
 
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import torch
 from scipy import stats
@@ -148,8 +148,12 @@ def test_several_processes_form_the_sum_of_one_add_noise_once_and_end_with_one_t
                 assert torch.allclose(*pair, rtol=1e-5), name
         group.broadcast_message(END)
         check_noise(config, tokens, group)
+        # Nobody else can connect to any of the processes.
+        me = psutil.Process()
+        assert len(me.children()) == 1
+        assert not [c for p in (me, *me.children()) for c in p.net_connections("inet")]
         group.broadcast_message({"config": "none"})  # it ends with an error
-        torch.distributed.all_reduce(torch.zeros(1))
+        group.gather(torch.zeros(3, 0), [0, 0])
     now = rank_zero.engine.sums
     assert not all(torch.allclose(a, b, atol=1e-4) for a, b in zip(before, now, strict=True))
 
@@ -169,11 +173,10 @@ def test_others_start_from_the_weights_of_rank_0(config, tokens, monkeypatch, me
         """Return what another rank makes of a message."""
         made, messages = [], iter([message, END, END])
         group = SimpleNamespace(rank=1, broadcast_message=lambda: next(messages))
-        monkeypatch.setattr(distributed, "join_group", lambda *given: nullcontext(group))
         monkeypatch.setattr(
             distributed, "Trainer", lambda *given: made.append(Trainer(*given)) or made[0]
         )
-        run_worker()
+        run_worker(group)
         return made[0]
 
     follower = follower_of(message_sent)

@@ -166,20 +166,21 @@ def give_memory_back(device: torch.device) -> None:
 
 
 @contextmanager
-def on_free_cores(say: Callable[[str], object] = lambda line: None) -> Iterator[int]:
+def on_free_cores(
+    say: Callable[[str], object] = lambda line: None, is_shared: bool = False
+) -> Iterator[int]:
     """Limit threads to the number of free cores inside the block, and yield that number.
 
     All threads wait for the slowest one at each operation. Next to one busy process, two threads on
     two cores wait for each other in turn and are several times slower than one. If other work is
-    found, a second look decides, because the work may have been short. Each process of a group
-    keeps its threads, because the group has already divided the cores.
+    found, a second look decides, because the work may have been short. If processes have already
+    shared the cores out (`is_shared`), nothing changes.
     """
     import psutil
     import torch
-    import torch.distributed as dist
 
     own = threads = torch.get_num_threads()
-    looks = 1 if own == 1 or (dist.is_available() and dist.is_initialized()) else 3
+    looks = 1 if own == 1 or is_shared else 3
     for look in range(1, looks):
         time.sleep(BETWEEN if look == 2 else 0)
         used = time.process_time()

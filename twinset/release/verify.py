@@ -93,7 +93,7 @@ def verify(path: str | Path, key: str | Path | None = None) -> VerificationRepor
         elif shares:  # a run, a share folder, or a file of one that was pointed at
             card, privacy = shares[0] / CARD, shares[0] / PRIVACY
             # Any other file than its own must be a copy of the twin.
-            own = (card, privacy, privacy.with_name(PAGE), signature_of(privacy))
+            own = (privacy, signature_of(privacy), *map(privacy.with_name, COMPANIONS.values()))
             if named.is_file() and named not in own:
                 twin_file = named
         else:

@@ -258,6 +258,19 @@ class Account:
         except InputError as error:
             self.progress.warn(f"{error} What this run spent could not be written there.")
 
+    def enter_trained(self, ledger: Ledger) -> None:
+        """Count a run that has spent all it will, as a run that was trained before the account.
+
+        Raises:
+            InputError: the account's limit refuses the run.
+        """
+
+        def planned(target: float) -> Ledger:
+            raise InputError(f"{self.file}: the run is trained, so its ε stays.")
+
+        self.enter(ledger, planned)
+        self.end(ledger.events)
+
     def _read(self) -> tuple[Book | None, Book]:
         """Return the account as it is, and with the limit that this run states."""
         before = Book.load(self.file)

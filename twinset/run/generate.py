@@ -147,7 +147,7 @@ def learn(run: Run, folder: RunFolder) -> None:
     if has_checksums(folder.model):  # stopped after it was trained
         run.model = TwinModel.load(folder.model, run.config.speed.device)
         if run.account is not None:
-            run.account.end(run.model.ledger.events)
+            run.account.enter_trained(run.model.ledger)
         return
     if (held := run.held_out) is not None:  # the rows and their places, for their owner alone
         if (others := held.other_columns()) is not None:
@@ -197,7 +197,7 @@ def finetune(run: Run, progress: Progress | None = None) -> TwinModel:
         raise RuntimeError("this base model was fine-tuned before. Prepare a new run.")
     run.is_used = True
     run.progress = progress or run.progress
-    with on_free_cores(run.progress.say), unwound(run):
+    with on_free_cores(run.progress.say, run.group is not None), unwound(run):
         story.count(run)
         story.train(run)
         story.teach(run)
@@ -466,6 +466,10 @@ def hand_out_again(
     story.select(run)
     story.plan(run)
     run_folder.check_settings(folder, run.settings())
+    account = source.open_account("finetune" if asked is None else "generate", progress)
+    if account is not None:
+        account.keep_id(folder.internal)
+        account.enter_trained(Ledger.load(root / "model" / LEDGER))
     progress.say(
         f"{root}: is finished, so there is nothing to resume. Its result is shown again. To write "
         f"other rows, run {command}."

@@ -83,10 +83,17 @@ class Schema:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Schema:
-        """Rebuild a schema from the result of `asdict`, in JSON or not."""
+        """Rebuild a schema from the result of `asdict`, in JSON or not.
+
+        Raises:
+            ValueError: a name or a label value has a control character, which a twin would show.
+        """
         attributes = tuple(
             Attribute(a["name"], a["dtype"], tuple(a["values"])) for a in data["attributes"]
         )
+        said = [*data["columns"], *(value for a in attributes for value in (a.name, *a.values))]
+        if any(CONTROL.search(str(each)) for each in said):
+            raise ValueError("a control character in the schema")
         return cls(data["text"], data["text_dtype"], attributes, tuple(data["columns"]))
 
 

@@ -1,9 +1,13 @@
 """Several processes that form each clipped sum together.
 
-They meet through a file in a folder of the user's own, and communicate over the loopback interface.
 Rank 0 alone draws batches, adds noise, steps and keeps the ledger. The others get weights and the
 numbers of records, and return sums without noise. The messages are as private as the records. They
 consist of tensors and JSON (no pickle).
+
+Rank 0 starts the others, and speaks with each through a pair of sockets that both inherit. No other
+process can connect to these, and so nobody else on the machine can listen or take part. The
+processes of a launcher, also of several machines, use `torch.distributed`. There anyone who reaches
+their ports can, so their network has to be trusted.
 """
 
 from __future__ import annotations
@@ -11,15 +15,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -35,19 +41,99 @@ from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Traine
 
 END = "end"
 WORKER = "twinset.training.distributed"  # the module that another rank runs
-ONLY_HERE = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # the loopback
 PATIENCE = timedelta(hours=12)  # rank 0 may write a checkpoint, or ask nothing, for long
-ENDING = 20.0  # seconds, for a process whose connections are closed
 
 
-class ProcessGroup:
-    """The processes of `torch.distributed`'s default group."""
+class ProcessGroup(Protocol):
+    """What the processes of a group do together."""
+
+    rank: int
+    size: int
+
+    def broadcast_message(self, message: Any = None) -> Any:
+        """Return rank 0's message, plain values, on every rank."""
+
+    def broadcast(self, tensors: list[Tensor]) -> None:
+        """Overwrite every rank's tensors with rank 0's."""
+
+    def add_up(self, tensors: list[Tensor]) -> None:
+        """Leave the sum of all ranks' tensors in rank 0's. The others' have no meaning then."""
+
+    def gather(self, part: Tensor, columns: list[int]) -> list[Tensor]:
+        """Return every rank's (r, columns[rank]) on rank 0, and nothing elsewhere."""
+
+
+class InheritedGroup:
+    """Processes that rank 0 has started, and a pair of sockets to each of them.
+
+    Args:
+        rank: of this process.
+        size: of the group.
+        ends: on rank 0 one for each other rank, elsewhere the one to rank 0.
+    """
+
+    def __init__(self, rank: int, size: int, ends: Sequence[Connection]) -> None:
+        self.rank, self.size, self._ends = rank, size, ends
+
+    def broadcast_message(self, message: Any = None) -> Any:
+        """See `ProcessGroup`."""
+        data = json.dumps(message).encode()
+        if self.rank:
+            data = self._ends[0].recv_bytes()
+        else:
+            for end in self._ends:
+                end.send_bytes(data)
+        return json.loads(data)
+
+    def broadcast(self, tensors: list[Tensor]) -> None:
+        """See `ProcessGroup`."""
+        for tensor in tensors:
+            if self.rank:
+                self._receive(self._ends[0], tensor)
+            else:
+                data = _bytes_of(tensor)
+                for end in self._ends:
+                    end.send_bytes(data)
+
+    def add_up(self, tensors: list[Tensor]) -> None:
+        """See `ProcessGroup`. Ranks are added in their order."""
+        for tensor in tensors:
+            if self.rank:
+                self._ends[0].send_bytes(_bytes_of(tensor))
+                continue
+            for end in self._ends:
+                tensor += self._receive(end, torch.empty_like(tensor))
+
+    def gather(self, part: Tensor, columns: list[int]) -> list[Tensor]:
+        """See `ProcessGroup`."""
+        if self.rank:
+            self._ends[0].send_bytes(_bytes_of(part))
+            return []
+        others = zip(self._ends, columns[1:], strict=True)
+        return [part, *(self._receive(end, part.new_empty(len(part), n)) for end, n in others)]
+
+    def _receive(self, end: Connection, tensor: Tensor) -> Tensor:
+        """Overwrite a tensor with one of its shape and type, and return it."""
+        received = torch.empty(tensor.shape, dtype=tensor.dtype)
+        end.recv_bytes_into(_bytes_of(received))
+        with torch.no_grad():
+            tensor.copy_(received)
+        return tensor
+
+
+def _bytes_of(tensor: Tensor) -> np.ndarray:
+    """Return the bytes of a tensor on any device, in a row. On the CPU they are not copied."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+class LaunchedGroup:
+    """The processes of `torch.distributed`'s default group, which a launcher has started."""
 
     def __init__(self) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def broadcast_message(self, message: Any = None) -> Any:
-        """Return rank 0's message, plain values, on every rank."""
+        """See `ProcessGroup`."""
         data = torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
         length = torch.tensor([len(data)])
         dist.broadcast(length, 0)
@@ -56,13 +142,18 @@ class ProcessGroup:
         return json.loads(data.numpy().tobytes())
 
     def broadcast(self, tensors: list[Tensor]) -> None:
-        """Overwrite every rank's tensors with rank 0's."""
+        """See `ProcessGroup`."""
         with torch.no_grad():
             for tensor in tensors:
                 dist.broadcast(tensor.detach(), 0)
 
+    def add_up(self, tensors: list[Tensor]) -> None:
+        """See `ProcessGroup`."""
+        for tensor in tensors:
+            dist.reduce(tensor, 0)
+
     def gather(self, part: Tensor, columns: list[int]) -> list[Tensor]:
-        """Return every rank's (r, columns[rank]) on rank 0, and nothing elsewhere."""
+        """See `ProcessGroup`."""
         padded = part.new_zeros(len(part), max(columns))  # gather wants equal shapes
         padded[:, : part.shape[1]] = part
         found = None if self.rank else [torch.empty_like(padded) for _ in columns]
@@ -86,48 +177,48 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
             "Remove it from the launcher's configuration, and train with `method=lora` or qlora."
         )
     if world_size(1) > 1:
-        with join_group("env://") as group:
-            yield group
+        with join_launched() as launched:
+            yield launched
         return
     if count == 1:
         yield None
         return
     # All ranks together use one thread per core.
     own, threads = torch.get_num_threads(), max(1, (os.cpu_count() or 1) // count)
-    with TemporaryDirectory(prefix="twinset-group-") as folder:
-        meeting = str(Path(folder, "meeting"))
-        limited = safe_environment(finds_twinset=True) | {
-            "OMP_NUM_THREADS": str(threads),
-            **ONLY_HERE,
-        }
-        others = [
-            subprocess.Popen(
-                [sys.executable, "-P", "-m", WORKER, meeting, str(rank), str(count)],
-                env=limited | {"LOCAL_RANK": str(rank)},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # and no output: a traceback may quote private text
-                stderr=subprocess.DEVNULL,
-            )
-            for rank in range(1, count)
-        ]
+    environment = safe_environment(finds_twinset=True) | {"OMP_NUM_THREADS": str(threads)}
+    others: list[subprocess.Popen[bytes]] = []
+    ends: list[Connection] = []
+    try:
+        for rank in range(1, count):
+            here, there = socket.socketpair()
+            ends.append(Connection(here.detach()))
+            with there:
+                command = [sys.executable, "-P", "-m", WORKER, str(there.fileno())]
+                worker = subprocess.Popen(
+                    [*command, str(rank), str(count)],
+                    env=environment | {"LOCAL_RANK": str(rank)},
+                    pass_fds=[there.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,  # no output: a traceback may quote private text
+                    stderr=subprocess.DEVNULL,
+                )
+                others.append(worker)
+        torch.set_num_threads(threads)
+        group = InheritedGroup(0, count, ends)
         try:
-            torch.set_num_threads(threads)
-            with join_group(f"file://{meeting}", 0, count) as group:
-                yield group
-        except RuntimeError as error:
-            for process in others:
-                with suppress(subprocess.TimeoutExpired):  # it waits: the error is rank 0's own
-                    if process.wait(ENDING) != 0:
-                        raise InputError(
-                            "one of the processes ended early, perhaps out of memory. "
-                            "Take fewer `processes`."
-                        ) from error
-            raise
-        finally:
-            torch.set_num_threads(own)
-            for process in others:
-                process.kill()
-                process.wait()
+            yield group
+            group.broadcast_message(END)
+        except (EOFError, ConnectionError) as error:
+            raise InputError(
+                "one of the processes ended early, perhaps out of memory. Take fewer `processes`."
+            ) from error
+    finally:
+        torch.set_num_threads(own)
+        for end in ends:
+            end.close()
+        for worker in others:
+            worker.kill()
+            worker.wait()
 
 
 def world_size(count: int) -> int:
@@ -137,21 +228,13 @@ def world_size(count: int) -> int:
 
 
 @contextmanager
-def join_group(meeting: str, rank: int = -1, size: int = -1) -> Iterator[ProcessGroup]:
-    """Join a process group. Rank 0's last message says that the work is done.
-
-    They meet at a URL of `torch.distributed`. For a rank and a size of -1 the launcher decides.
-    """
-    if size > 0:
-        os.environ.update(ONLY_HERE)
+def join_launched() -> Iterator[LaunchedGroup]:
+    """Join the group of a launcher. Rank 0's last message says that the work is done."""
     # Messages are on the CPU, weights and sums on GPUs.
     has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
-    carriers = "cpu:gloo,cuda:nccl" if has_nccl else "gloo"
-    dist.init_process_group(
-        carriers, init_method=meeting, timeout=PATIENCE, rank=rank, world_size=size
-    )
+    dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo", timeout=PATIENCE)
     try:
-        group = ProcessGroup()
+        group = LaunchedGroup()
         yield group
         if group.rank == 0:
             group.broadcast_message(END)
@@ -188,8 +271,7 @@ def _sum_part(batch: Batch, sizes: list[int], own: ClippedSum, group: ProcessGro
     group.broadcast([parameter.data for parameter in own.engine.parameters])
     group.broadcast([f for s in batch.scales for f in (s.columns, s.rows) if f is not None])
     report = own.compute_clipped_sum(batch)
-    for total in own.engine.sums:  # summed at rank 0 (undefined elsewhere)
-        dist.reduce(total, 0)
+    group.add_up(own.engine.sums)
     # (3, units) from the processor on every rank: one without units has no device to speak of
     figures = torch.stack([f.double().cpu() for f in (report.losses, report.norms, report.scales)])
     return join_reports([UnitReport(*each) for each in group.gather(figures, sizes)])
@@ -198,43 +280,48 @@ def _sum_part(batch: Batch, sizes: list[int], own: ClippedSum, group: ProcessGro
 # --- the other ranks ----------------------------------------------------------------------------
 
 
-def run_worker(meeting: str = "env://", rank: int = -1, size: int = -1) -> None:
-    """Join a process group and form parts of clipped sums until there are no more.
+def run_worker(group: ProcessGroup | None = None) -> None:
+    """Form parts of clipped sums until there are no more. None: join the group of a launcher.
 
-    A worker draws no batch and no noise, and writes nothing. By default a launcher starts it.
+    A worker draws no batch and no noise, and writes nothing.
     """
-    with join_group(meeting, rank, size) as group:
-        # Each message opens a training, see `loop.opening_message`.
-        while (message := group.broadcast_message()) != END:
-            config, norm = RunConfig.from_dict(message["config"]), message["max_grad_norm"]
-            # rank 0's very weights, in its precision
-            trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
-            if message["has_fallen_back"]:
-                trainer.fall_back()
-            engine = ClippingEngine(
-                trainer.model, math.inf if norm is None else norm, trainer.execution
-            )
-            records, loss = TokenisedRecords.open(Path(message["tokens"])), message["loss"]
-            speed, device = trainer.config.speed, engine.parameters[0].device
-            own = ClippedSum(engine, records, MismatchLoss(**loss), speed, message["batch_size"])
-            try:
-                # Each of these asks for a part of a sum, see `sum_together`.
-                while (asked := group.broadcast_message()) != END:
-                    limits = [torch.tensor(some, dtype=torch.float64) for some in asked["limits"]]
-                    pairs = [  # of rank 0's shapes: `_sum_part` fills them
-                        [None if shape is None else torch.ones(shape, device=device) for shape in x]
-                        for x in asked["scales"]
-                    ]
-                    batch = Batch(
-                        asked["step"],
-                        asked["units"][group.rank],
-                        limits[group.rank] if limits else None,
-                        [Scale(*pair) for pair in pairs],
-                    )
-                    _sum_part(batch, list(map(len, asked["units"])), own, group)
-            finally:
-                engine.close()
+    if group is None:
+        with join_launched() as launched:
+            return run_worker(launched)
+    # Each message opens a training, see `loop.opening_message`.
+    while (message := group.broadcast_message()) != END:
+        config, norm = RunConfig.from_dict(message["config"]), message["max_grad_norm"]
+        # rank 0's very weights, in its precision
+        trainer = Trainer(load_base(config.training.base_model), config, [], Silent())
+        if message["has_fallen_back"]:
+            trainer.fall_back()
+        engine = ClippingEngine(
+            trainer.model, math.inf if norm is None else norm, trainer.execution
+        )
+        records, loss = TokenisedRecords.open(Path(message["tokens"])), message["loss"]
+        speed, device = trainer.config.speed, engine.parameters[0].device
+        own = ClippedSum(engine, records, MismatchLoss(**loss), speed, message["batch_size"])
+        try:
+            # Each of these asks for a part of a sum, see `sum_together`.
+            while (asked := group.broadcast_message()) != END:
+                limits = [torch.tensor(some, dtype=torch.float64) for some in asked["limits"]]
+                pairs = [  # of rank 0's shapes: `_sum_part` fills them
+                    [None if shape is None else torch.ones(shape, device=device) for shape in x]
+                    for x in asked["scales"]
+                ]
+                batch = Batch(
+                    asked["step"],
+                    asked["units"][group.rank],
+                    limits[group.rank] if limits else None,
+                    [Scale(*pair) for pair in pairs],
+                )
+                _sum_part(batch, list(map(len, asked["units"])), own, group)
+        finally:
+            engine.close()
+    return None
 
 
 if __name__ == "__main__":
-    run_worker(f"file://{sys.argv[1]}", int(sys.argv[2]), int(sys.argv[3]))
+    end, own_rank, processes = map(int, sys.argv[1:])
+    with suppress(EOFError, ConnectionError):  # rank 0 is gone
+        run_worker(InheritedGroup(own_rank, processes, [Connection(end)]))

@@ -48,7 +48,8 @@ def test_a_run_with_less_noise_than_its_ledger_says_fails_its_audit(
     surely = {name for name, score in found.items() if score.n > 100 or share == 0}
     assert all(lacks_noise(found[name]) == (share < 1) for name in surely)
     assert surely >= expected - {LABEL_COUNTS, COLUMNS}
-    assert share == 0 or all(found[name].value == pytest.approx(share, 0.1) for name in surely)
+    many = [score.value for score in found.values() if score.n > 1000]
+    assert len(many) >= 2 and all(value == pytest.approx(share, 0.1) for value in many)
     audited = ("audit", run, "--members", "train.csv", "--non-members", "test.csv", "--quiet")
     ended = run_twinset(capsys, *audited)
     assert ended.code == (0 if share == 1 else 1), ended.err
