@@ -446,7 +446,7 @@ def test_a_run_that_was_trained_before_the_account_enters_it(
         assert make(tiny_base, *given).code == (0 if is_finished else 1)
     assert not place.exists()
     over = make(tiny_base, *given, "--resume", "--budget", "19")
-    assert over.code == 2 and "would bring it to 20. Raise --budget" in over.err
+    assert over.code == 2 and "would bring it to 20.00. Raise --budget" in over.err
     assert make(tiny_base, *given, "--resume", "--budget", "25").code == 0
     (entered,) = Book.load(place).runs
     assert entered.is_ended and Book.load(place).limit == 25

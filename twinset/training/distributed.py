@@ -20,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -63,25 +64,21 @@ class ProcessGroup(Protocol):
         """Return every rank's (r, columns[rank]) on rank 0, and nothing elsewhere."""
 
 
+@dataclass
 class InheritedGroup:
-    """Processes that rank 0 has started, and a pair of sockets to each of them.
+    """Processes that rank 0 has started, and a pair of sockets to each of them."""
 
-    Args:
-        rank: of this process.
-        size: of the group.
-        ends: on rank 0 one for each other rank, elsewhere the one to rank 0.
-    """
-
-    def __init__(self, rank: int, size: int, ends: Sequence[Connection]) -> None:
-        self.rank, self.size, self._ends = rank, size, ends
+    rank: int
+    size: int
+    ends: Sequence[Connection]  # on rank 0 one to each other rank, elsewhere the one to rank 0
 
     def broadcast_message(self, message: Any = None) -> Any:
         """See `ProcessGroup`."""
         data = json.dumps(message).encode()
         if self.rank:
-            data = self._ends[0].recv_bytes()
+            data = self.ends[0].recv_bytes()
         else:
-            for end in self._ends:
+            for end in self.ends:
                 end.send_bytes(data)
         return json.loads(data)
 
@@ -89,27 +86,27 @@ class InheritedGroup:
         """See `ProcessGroup`."""
         for tensor in tensors:
             if self.rank:
-                self._receive(self._ends[0], tensor)
+                self._receive(self.ends[0], tensor)
             else:
                 data = _bytes_of(tensor)
-                for end in self._ends:
+                for end in self.ends:
                     end.send_bytes(data)
 
     def add_up(self, tensors: list[Tensor]) -> None:
         """See `ProcessGroup`. Ranks are added in their order."""
         for tensor in tensors:
             if self.rank:
-                self._ends[0].send_bytes(_bytes_of(tensor))
+                self.ends[0].send_bytes(_bytes_of(tensor))
                 continue
-            for end in self._ends:
+            for end in self.ends:
                 tensor += self._receive(end, torch.empty_like(tensor))
 
     def gather(self, part: Tensor, columns: list[int]) -> list[Tensor]:
         """See `ProcessGroup`."""
         if self.rank:
-            self._ends[0].send_bytes(_bytes_of(part))
+            self.ends[0].send_bytes(_bytes_of(part))
             return []
-        others = zip(self._ends, columns[1:], strict=True)
+        others = zip(self.ends, columns[1:], strict=True)
         return [part, *(self._receive(end, part.new_empty(len(part), n)) for end, n in others)]
 
     def _receive(self, end: Connection, tensor: Tensor) -> Tensor:
