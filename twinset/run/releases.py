@@ -316,9 +316,9 @@ def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
 def keep_measured_noise(run: Run, event: GaussianRelease | None) -> None:
     """Keep in `internal/` how much noise a release had as measured, next to what its event says.
 
-    All noisy sums since the last call belong to it. Together they tell as much as one sum whose σ⁻²
-    is the sum of theirs. The figures know the exact sums, so they are private. `twinset audit`
-    reads them.
+    All noisy sums since the last call belong to it. Together they tell as much as one sum with the
+    sum of their σ⁻². The figures know the exact sums, so they are private. `twinset audit` reads
+    them.
     """
     sums, run.randomness.measured[:] = [*run.randomness.measured], []
     if run.folder is None or event is None or not sums:

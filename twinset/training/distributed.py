@@ -5,7 +5,7 @@ numbers of records, and return sums without noise. The messages are as private a
 consist of tensors and JSON (no pickle).
 
 Rank 0 starts the others, and speaks with each through a pair of sockets that both inherit. No other
-process can connect to these, and so nobody else on the machine can listen or take part. The
+process can connect to these, so no other user of the machine can listen or take part. The
 processes of a launcher, also of several machines, use `torch.distributed`. There anyone who reaches
 their ports can, so their network has to be trusted.
 """
