@@ -1,6 +1,6 @@
 """Is the noise there? That of each release of a run as measured, next to what the ledger says.
 
-No attack from outside can tell half of the noise from all of it. But whoever holds the exact sum
+No attack from outside can tell half of the noise from all of it. But the owner of an exact sum
 can subtract it. So a run measures its own noise wherever it adds some, and keeps the figures in
 `internal/`. This compares them with what the ledger counts. It finds noise that is too small, too
 rare or recorded too large, in the very run that is handed over. It does not find noise that someone
@@ -29,7 +29,7 @@ CHANCE = 0.0005  # with which a whole noise is measured as less than this, at ea
 def measured_noise(internal: Path) -> list[Measured]:
     """Return for each kind of release its smallest noise, as a share of what the ledger says.
 
-    A value of 1 is right. The interval is that of the standard deviation of as many normal numbers,
+    A value of 1 is right. The interval is that of the standard deviation of these normal numbers,
     at 1 - 2 `CHANCE`. If it ends below `LEAST`, noise is missing: see `lacks_noise`. Releases
     without privacy are left out.
 

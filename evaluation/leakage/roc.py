@@ -281,7 +281,7 @@ def one_run_audit(
 
     Of r guesses, half say that the highest scores are included, half that the lowest are not. All
     others abstain. Canaries with equal scores are taken in their own order. With `highest_only` all
-    r are of the first kind: a twin shows what was in the table, not what was missing.
+    r are of the first kind: a twin shows included records, not those left out.
 
     A single number of guesses, fixed before the scores are known, needs no correction. Of several
     the best is taken, and each is tested at (1 - confidence) / number of them. For the guarantee of

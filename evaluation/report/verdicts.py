@@ -490,7 +490,7 @@ def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
 
 
 def list_copies(measured: Sequence[Measured]) -> Iterator[str]:
-    """Yield in words what of training rows stands in the twin, where nothing of held-out rows does.
+    """Yield in words what the twin repeats of training rows, if it repeats nothing of others.
 
     These are whole rows and personal data, but no names. All training rows are searched. If few
     rows were held out, no interval can say whether chance repeats as much.
