@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from charset_normalizer import from_bytes
 
 from twinset.errors import InputError
 from twinset.files.limits import (
@@ -44,7 +43,7 @@ OWN_DELIMITERS = {"csv": ",", "tsv": "\t"}
 OF_TEXT = ("csv", "tsv", "jsonl", "json")
 _DELIMITERS = ",;\t|"
 _BLOCK = 2**20  # bytes or characters. Even, so that each block begins at an even place
-_SAMPLE = 2**16  # non-ASCII bytes from which an encoding is detected
+_SAMPLE = 2**16  # bytes of lines beyond ASCII from which an encoding is detected
 _ROWS = 100  # from which a delimiter is detected
 _MARKS = {
     codecs.BOM_UTF32_LE: "utf-32",  # before UTF-16, whose mark is the beginning of this one
@@ -52,16 +51,10 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-# Of tables that people still have. The first one is taken where others fit no better.
-_ENCODINGS = (
-    *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "koi8_r"),
-    *("cp932", "gb18030", "big5", "cp949", "mac_roman"),
-)
 _WIDE_UNITS = ("utf-16", "utf-32", "utf_16", "utf_32")
 # gzip, Zstandard, bzip2, ZIP and Excel, Parquet, Feather
 _PACKED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"PK\3\4", b"PAR1", b"ARROW1")
 _CONTROLS = bytes({*range(32)} - {*b"\t\n\f\r"})  # a tenth of no text
-_SURE = 0.2  # likeness of the letters to a language's, from 0 to 1
 _LIMIT = Lock()
 _TEXT = pa.large_string()
 _DAMAGED = re.compile("[\udc80-\udcff]")  # bytes that are escaped
@@ -84,6 +77,35 @@ _AROUND = re.compile(r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\[')
 _QUOTED = "Put the cell in double quotes, and write each quote inside it twice."
 _TOO_LONG = f"a line or a cell has more than {MOST_CELL} characters. Is a quote never closed?"
 _TOO_MANY = f" has more than {MOST_ITEMS} cells or items. Keep texts and labels."
+
+_WESTERN = "cp1252"  # what Excel writes in most countries
+_ASCII = "abcdefghijklmnopqrstuvwxyz"
+# By page, the letters beyond ASCII of each language that is written with it.
+_LANGUAGES = {
+    # French, German, Spanish, Portuguese, Italian, Catalan, Dutch, Swedish, Danish, Estonian
+    _WESTERN: "àâæçéèêëîïôœùûü äöüß áéíñóúü àáâãçéêíóôõú àèéìíîòóùú àçèéíïòóúü èéêëïöü åäöéü "
+    "æøåéèêòóôü äöõü",
+    # Polish, Czech, Slovak, Hungarian, Romanian, Croatian and Slovene
+    "cp1250": "ąćęłńóśźż áčďéěíňóřšťúůýž áäčďéíĺľňóôŕšťúýž áéíóöőúüű ăâîşţ čćđšž",
+    "cp1254": "âçğıîöşüû\u0307",  # Turkish. The dot is a part of a small İ
+    "cp1257": "ąčęėįšųūž āčēģīķļņšūž äöõüšž",  # Lithuanian, Latvian, Estonian
+    # Russian and Bulgarian, Ukrainian, Belarusian, Serbian and Macedonian
+    "cp1251": "абвгдежзийклмнопрстуфхцчшщъыьэюяё абвгґдеєжзиіїйклмнопрстуфхцчшщьюя "
+    "абвгдеёжзійклмнопрстуўфхцчшыьэюя абвгдђежзијклљмнњопрстћуфхцчџшѓќѕ",
+    "cp1253": "αβγδεζηθικλμνξοπρσςτυφχψωάέήίόύώϊϋ",
+    "cp1255": "אבגדהוזחטיךכלםמןנסעףפץצקרשת",
+    "cp1256": "ءآأؤإئابةتثجحخدذرزسشصضطظعغفقكلمنهوىيپچژگک",
+}
+_ALPHABETS = {
+    page: [frozenset(one + _ASCII * (one < "α")) for one in some.split()]
+    for page, some in _LANGUAGES.items()
+}
+_ICELANDIC = frozenset(f"áðéíóúýþæö{_ASCII}")  # Western too, but the same bytes are Turkish letters
+_SPLIT = re.compile(r"[\s\x00-/:-@\[-`{-\x7f’‘«»‹›–—…°•·€®™©]+")  # words and numbers
+_BEFORE = "0123456789½¼¾¡¿„‚£¥§±"  # of a word
+_NO_WORD = re.compile(r"[\x00-\x7f]*|[^\w\ufffd]*|[ckdm]?m[²³]|[nN]?[ºª]|µ\w+")
+_MOST = 0.9  # of the words
+_MANY = 6  # words by which another page than the usual one is known
 
 
 # -- the layout of a file of text ------------------------------------------------------------------
@@ -166,8 +188,7 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
     decoder, is_utf8, size, sample = codecs.getincrementaldecoder("utf-8")(), True, 0, b""
     # (2,) at even and at odd places: NUL bytes, line feeds, and line feeds of UTF-16
     nuls, feeds, wide = np.zeros((3, 2), int)
-    controls = 0
-    mark, is_packed = None, False
+    controls, mark, is_packed = 0, None, False
     with open_bytes(path) as raw:
         for block in chain(iter(partial(raw.read, _BLOCK), b""), [b""]):
             if not size:
@@ -213,29 +234,57 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
         raise InputError(f"{path}: is not text but some other kind of file. Save it as CSV.")
     letters = [one for one in sample.decode("utf-8", "replace") if not one.isascii()]
     # most letters that are not ASCII are UTF-8: others are damage, and their row is named later
-    if given is None and (is_utf8 or 2 * letters.count("\ufffd") < len(letters)):
+    if given is None and (is_utf8 or 2 * letters.count("\ufffd") <= len(letters)):
         given = UTF8
     if given is None and more:
         raise InputError(
             f"{path}: is not UTF-8, and has NULs. Save it as UTF-8, or name its `encoding`."
         )
     if given is None:
-        fits = from_bytes(sample, cp_isolation=list(_ENCODINGS))
-        best, usual = fits.best(), _ENCODINGS[0]
-        mine = [match for match in fits if usual in match.could_be_from_charset]
-        if best is not None and any(
-            m.chaos <= best.chaos and m.coherence > best.coherence - 0.03 for m in mine
-        ):
-            given = usual
-        elif best is not None and best.coherence >= _SURE:
-            given = best.encoding
-        else:
-            likely = ", ".join(match.encoding for match in list(fits)[:3])
+        given, found = _code_page(sample)
+        if given is None:
+            likely = f"unclear (it may be {' or '.join(found)})" if found else "unclear"
             raise InputError(
-                f"{path}: is not UTF-8, and its encoding is unclear"
-                f"{f' (it may be {likely})' if likely else ''}. Name it with `encoding`."
+                f"{path}: is not UTF-8, and its encoding is {likely}. Name it with `encoding`."
             )
     return given, fewer + more
+
+
+def _code_page(sample: bytes) -> tuple[str | None, list[str]]:
+    """Return the code page of lines, None if it is unclear, and those that it may be.
+
+    It is the Western one if nearly all words fit Western languages. It is another one if nearly all
+    of several words fit one language of that page, and of no other. If both is true, nearly all
+    words must fit one Western language. Each distinct word counts once.
+
+    >>> _code_page("żółta łódź, źle, ćma, dąb, był, też, śnieg".encode("cp1250"))[0]
+    'cp1250'
+    """
+    words, shares = dict[str, set[str]](), dict[str, float]()
+    for page in _ALPHABETS:  # words with letters beyond ASCII
+        parts = _SPLIT.split(sample.decode(page, "replace"))
+        found = {part.strip("“”").lstrip(_BEFORE) for part in parts}
+        words[page] = {word for word in found if not _NO_WORD.fullmatch(word)}
+    usual = words[_WESTERN]
+    western = [{word for word in usual if _fits(word, one)} for one in _ALPHABETS[_WESTERN]]
+    for page, alphabets in (_ALPHABETS | {_WESTERN: [_ICELANDIC]}).items():
+        own = words[page] or {"\ufffd"}
+        both = own, own - usual or own  # those that are not the same in the usual page, too
+        each = (min(np.mean([_fits(w, one) for w in some]) for some in both) for one in alphabets)
+        shares[page] = float(max(each))
+    found = {p for p, share in shares.items() if share >= _MOST and len(words[p]) >= _MANY}
+    if len(set().union(*western)) >= _MOST * len(usual):
+        found = {_WESTERN} | (found if max(map(len, western)) < _MOST * len(usual) else set())
+    likely = sorted((page for page, share in shares.items() if share > 0.5), key=shares.__getitem__)
+    return (found.pop() if len(found) == 1 else None), likely[:-4:-1]
+
+
+def _fits(word: str, alphabet: frozenset[str]) -> bool:
+    """Return whether a language has a word's letters, and capitals where the word has them."""
+    is_latin = "a" in alphabet
+    is_cased = word[1:] == word[1:].lower() or (is_latin and word.isupper())
+    is_mixed = not is_latin or len(word) < 2 or any(map(str.isascii, word))  # as Latin words are
+    return is_cased and is_mixed and "ς" not in word[:-1] and alphabet.issuperset(word.lower())
 
 
 @contextmanager
