@@ -25,6 +25,7 @@ import pyarrow.feather
 import pyarrow.parquet
 
 from tests.helpers.refusals import SECRET
+from twinset.table.labels import LabelRules
 
 TEXTS = [f"{SECRET} film {i} was long" for i in range(40)]
 LABELS = ["bad", "good"] * 20
@@ -192,6 +193,8 @@ TIMES = pa.array([1, 10**9] * 20, pa.time64("ns"))
 # what stands before a quote, and what stands behind the one that belongs to it
 QUOTED = [(" ", ""), (" ", " "), ("\t", ""), ("\xa0", ""), ("\u200b ", ""), (" ", " she said")]
 LABEL = {"attributes": ("label",)}
+STARRED = changed([1, 2] * 20, _3="n/a", _4="1")  # a gap and a number that Excel has as texts
+STARS = LABEL | {"labels": LabelRules({"label": [1, 2]}, drop=True), "records": 39}
 JOIN = LABEL | {"text": "{title}: {review}"}
 UNBALANCED = ["good"] * 37 + ["bad"] * 3
 
@@ -337,6 +340,10 @@ READ = {
         "leaving out columns",
         **LABEL,
     ),
+    "Excel with numbers as texts": excel(
+        table(labels=STARRED), said="leaving out 1 of 40 rows", **STARS
+    ),
+    "JSON with numbers as texts": in_jsonl(lines(labels=STARRED), "leaving out 1 of", **STARS),
     "times as labels": parquet(pa.table({"review": TEXTS, "label": TIMES}), **LABEL),
     "an index with a name": parquet(table().set_index("review")),
     "an empty group of rows": Messy(
@@ -459,6 +466,10 @@ REFUSED = {
         f'[{{"review": "{SECRET}", "label": "a", "label": "b"}}]', "item 1 & twice", file="t.json"
     ),
     "two kinds": in_jsonl(lines(labels=["1", 2] * 20), "mixes text, numbers"),
+    "one text among numbers": excel(
+        table(labels=STARRED), said="first in row 5. Make & declare the values", **LABEL
+    ),
+    "one number among texts": in_jsonl(lines(labels=changed(LABELS, _3=2)), "first in line 4"),
     "objects as labels": in_jsonl(lines(labels=PAIRS), "other than text, numbers", **LABEL),
     "two columns of texts": Messy(
         cells(header=(*HEADER, "title"), more=[[f"some title words {i}" for i in range(40)]]),

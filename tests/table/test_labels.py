@@ -1,6 +1,7 @@
 """What becomes of label values that are declared, and of those that were found."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from tests.helpers.refusals import SECRET, refusal
 from twinset.config import RunConfig
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.table.columns import label_value
-from twinset.table.labels import LabelRules, nearest
+from twinset.table.labels import LabelRules, nearest, spelled_labels
 from twinset.table.read import read_frame
 from twinset.table.records import records_from_frame
 from twinset.table.schema import Attribute, plain
@@ -156,6 +157,26 @@ def test_no_record_decides_the_label_of_another_where_values_are_declared(left_o
     pairs = set(zip(whole.texts, whole.labels, strict=True))
     assert set(zip(without.texts, without.labels, strict=True)) <= pairs
     assert len(pairs) - len(without.texts) in (0, 1) and whole.schema == without.schema
+
+
+@pytest.mark.parametrize("odd", ["n/a", "2", True, 3])
+@pytest.mark.parametrize("usual", [[1, 2], ["1", "2"]])
+@pytest.mark.parametrize("kind", ["xlsx", "jsonl"])
+def test_a_label_of_another_kind_is_alone_in_it(tmp_path, kind, usual, odd):
+    frame, path = table([odd, *usual * 20]), tmp_path / f"t.{kind}"
+    (frame.to_excel if kind == "xlsx" else partial(frame.to_json, orient="records", lines=True))(
+        path, **({"index": False} if kind == "xlsx" else {})
+    )
+    found = read_frame(path)
+    if type(odd) is not type(usual[0]):
+        assert f"first in {'row 2' if kind == 'xlsx' else 'line 1'}" in refused(found)
+    whole, without = (
+        settled(each, declared={"label": usual}, drop=True)[0] for each in (found, found[1:])
+    )
+    assert whole.schema == without.schema and list(whole.labels)[-40:] == list(without.labels)
+    # evaluate, too, reads each label by itself
+    spelt = spelled_labels(found["label"], without.schema.attributes[0], "t")
+    assert spelt[1:] == ["1", "2"] * 20 and spelt[0] in (None, str(odd))
 
 
 @pytest.mark.parametrize(

@@ -502,8 +502,10 @@ def combined(columns: Sequence[LabelCodes]) -> Picked[tuple[LabelValue, ...]]:
     return Picked(items, numbers.astype(np.int32))
 
 
-def label_codes(column: pd.Series, place: str, as_written: bool = False) -> LabelCodes:
-    """Return the distinct values as plain Python values of one type, and the value of each cell.
+def label_codes(
+    column: pd.Series, place: str, as_written: bool = False, may_mix: bool = False
+) -> LabelCodes:
+    """Return the distinct values as plain Python values, and the value of each cell.
 
     The spelling of a value depends on that value alone, so no record changes another's
     (`label_value`). With `as_written`, texts of a file without types stay unchanged. Declared
@@ -525,10 +527,17 @@ def label_codes(column: pd.Series, place: str, as_written: bool = False) -> Labe
             places.append(known.setdefault((type(value), value), len(known)))  # by its type too
         else:
             raise InputError(f"{place} {_NO_LABELS}")
-    kinds = {kind for kind, _ in known}
-    if len(kinds) > 1 and kinds != {int, float}:
-        raise InputError(f"{place} mixes text, numbers or booleans. Make them of one kind.")
     numbers = np.array([*places, -1], np.int32)[own]
+    kinds = {kind for kind, _ in known}
+    if len(kinds) > 1 and kinds != {int, float} and not may_mix:
+        each = np.array([*("number" if k in (int, float) else str(k) for k, _ in known), None])
+        of_rows = pd.Series(each[numbers])
+        rare = (of_rows == of_rows.value_counts().index[-1]).to_numpy()
+        first = facts_of(column).rows.name(int(rare.argmax()))
+        raise InputError(
+            f"{place} mixes text, numbers or booleans, first in {first}. Make them of one kind, or "
+            "declare the values with `labels`."
+        )
     codes = LabelCodes(numbers, [value for _, value in known])
     whole = [v for v in codes.values if type(v) is int]
     if whole and not (-(2**63) <= min(whole) and max(whole) < 2 ** (64 - (min(whole) < 0))):

@@ -360,7 +360,8 @@ def _match_declared(
             {"true": True, "false": False}.get(text.lower()) if kind is bool else parse_number(text)
         )
 
-    kind: type = type(column.codes.values[0])
+    # that of the most frequent value, where single ones are of another
+    kind: type = type(column.codes.values[np.bincount(column.codes.numbers).argmax()])
     if not has_types:
         kind = next(k for k in (bool, float, str) if all(read(v, k) is not None for v in given))
         if kind is float and no_dtype_holds([read(v, kind) for v in given]):
@@ -395,15 +396,14 @@ def spelled_labels(column: pd.Series, attribute: Attribute, source: str) -> list
         number = parse_number(text)
         return text.lower() if number is None else number
 
-    codes = label_codes(column, f"{source}: column {attribute.name!r}", as_written=True)
+    codes = label_codes(column, f"{source}: column {attribute.name!r}", True, may_mix=True)
     labels, found = list(map(plain, attribute.values)), list[str | None]()
     same, texts = {meaning(label): label for label in labels}, list(map(plain, codes.values))
-    # all values of a column are of one kind
-    are_texts = facts_of(column).is_text or isinstance(next(iter(codes.values), ""), str)
+    is_text = facts_of(column).is_text
     are_labels_texts, spellings = isinstance(attribute.values[0], str), Counter(map(meaning, texts))
-    for text in texts:
+    for value, text in zip(codes.values, texts, strict=True):
         is_own = are_labels_texts or text in labels or spellings[meaning(text)] > 1
-        if not (are_texts and is_own):
+        if not ((is_text or isinstance(value, str)) and is_own):
             # a number can't say which of the texts 3.1 and 3.10 it is
             text = same.get(meaning(text), text) if len(same) == len(labels) else ""
         found.append(text)

@@ -271,7 +271,9 @@ def records_from_frame(
     header, names = Header(frame), [text, *attributes]
     places = {name: f"{source}: {header.show([name])}" for name in names}  # in messages
     codes = {
-        name: label_codes(frame[name], places[name], as_written=rules is not None)
+        name: label_codes(
+            frame[name], places[name], rules is not None, rules is not None and name in rules.names
+        )
         for name in attributes
     }
 
