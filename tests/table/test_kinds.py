@@ -19,6 +19,7 @@ from twinset.table.columns import table_of
 from twinset.table.kinds import Column, ColumnRules
 from twinset.table.read import read_frame, write_frame
 from twinset.table.records import records_from_frame
+from twinset.table.schema import plain
 
 ZONED = pd.Series(DAYS).dt.tz_localize("Europe/Berlin")
 COUNTS = rng.integers(-40, 60, N)
@@ -507,6 +508,23 @@ def test_categories_that_are_no_plain_cells_are_spelt(cells, values, is_ordered)
     twin = model.draw(LABELS, 0)["a"]
     assert [*twin.cat.categories] == values and twin.cat.ordered == is_ordered
     assert twin.notna().all() and set(twin) == set(values)
+
+
+@pytest.mark.parametrize("dtype", ["category", "category (ordered)", ""])
+@pytest.mark.parametrize("values", [(1, 2), (0.5, 2.0), (False, True), ("a", "2024-01-01")])
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+def test_a_category_with_rare_values_can_be_written(tmp_path, ending, values, dtype):
+    column, path = Column("a", "category", dtype, values=values), tmp_path / f"t.{ending}"
+    for numbers, rest in (([0, 1, 0], []), ([0, 1, 2, 3], ["other", None])):
+        twin = column.decode(np.array(numbers), rng)
+        write_frame(pd.DataFrame({"a": twin, "b": "x"}), path)
+        cells = read_frame(path)["a"].astype(object)
+        found = list(map(plain, cells.where(cells.notna(), None).tolist()))
+        usual = list(map(plain, values))
+        assert found == list(map(plain, [*usual, *(rest or usual[:1])]))
+        assert len(set(map(type, cells.dropna()))) == 1 and (
+            twin.dtype != "category" or not rest or list(twin.cat.categories) == [*usual, "other"]
+        )
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/Sao_Paulo", "Asia/Beirut"])

@@ -373,11 +373,12 @@ class Column:
         if self.kind == TEXT:
             return pd.Series(np.array(["", None], object)[numbers], name=self.name, dtype=object)
         if self.kind == CATEGORY:
-            values = np.array([*self.values, OTHER, None], object)
-            found = values[numbers]
-            own = [v for v in found.tolist() if v is not None]
+            # next to "other", which is a text, numbers are texts too: no file holds both
+            has_other = bool((numbers == len(self.values)).any())
+            values = [*map(plain, self.values)] if has_other else [*self.values]
+            found = np.array([*values, OTHER, None], object)[numbers]
             if self.dtype in ("category", ORDERED):
-                kept = [*dict.fromkeys([*self.values, *own])]
+                kept = [*dict.fromkeys([*values, *[OTHER] * has_other])]
                 dtype = pd.CategoricalDtype(kept, ordered=self.dtype == ORDERED)
                 return pd.Series(pd.Categorical(found, dtype=dtype), name=self.name)
             return series_of(self.name, found, self.dtype)
