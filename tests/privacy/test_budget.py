@@ -501,7 +501,9 @@ def test_a_run_that_is_refused_before_its_ledger_counts_only_what_it_read(
         raise InputError("no such plan")
 
     monkeypatch.setattr(generate, "check_decoding", refuse)
-    assert make(tiny_base, "--run", "r", "--budget", "99", "--epsilon", "20", *more).code == 2
+    refused = make(tiny_base, "--run", "r", "--budget", "99", "--epsilon", "20", *more)
+    assert refused.code == 2 and refused.err.count("\n") == 1
+    assert ("'label' before, which has spent a part of ε" in refused.err) == bool(kinds)
     book = Book.load(place)
     found = [event for run in book.runs for event in run.ledger.events]
     assert [type(event) for event in found] == kinds and all(run.is_ended for run in book.runs)

@@ -126,18 +126,30 @@ def test_held_out_rows_may_mix_types(table, tiny_base):
         assert len(held) > 10 and "free" in set(held["age"].astype(str))
 
 
-def test_the_cards_line_reads_a_twin_as_pandas_reads_the_table(table, tiny_base):
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_the_cards_line_reads_a_twin_as_pandas_reads_the_table(table, tiny_base, kind):
     codes = [f"{i % 3:03}" if i % 4 else None for i in range(N)]
-    TABLE.assign(code=codes, free=[f"a note {i}" for i in range(N)]).to_csv("t.csv", index=False)
-    generate(tiny_base, "t.csv")
+    days = [f"{1 + i % 28:02}/10/2023" for i in range(N)]
+    stars = [("3.1", "3.10")[label == "pos"] for label in TABLE["label"]]
+    real = TABLE.assign(code=codes, date=days, free=[f"a note {i}" for i in range(N)], label=stars)
+    if kind == "csv":
+        real.to_csv("t.csv", index=False)
+        real = pd.read_csv("t.csv", dtype={"code": "str", "label": "str"})
+    else:
+        real.to_json("t.jsonl", orient="records", lines=True)
+        real = pd.read_json("t.jsonl", lines=True, dtype=False, convert_dates=False)
+    named = ("code", "date", "age") if kind == "jsonl" else ("all",)
+    generate(tiny_base, f"t.{kind}", *(word for name in named for word in ("--columns", name)))
     card = Path("r/share/README.md").read_text()
-    (line,) = re.findall(r"pd\.read_csv\(.*\)", card)
+    (line,) = re.findall(r"pd\.read_\w+\(.*\)", card)
     with contextlib.chdir("r/share"):
         twin = eval(line, {"pd": pd})
-    real = pd.read_csv("t.csv", dtype={"code": "str"})
     for name in twin:
         assert twin[name].dtype == real[name].dtype, name
-    assert twin["gap"].isna().any() and set(twin["code"].dropna()) <= {"000", "001", "002"}
+    assert twin["code"].isna().any() and set(twin["code"].dropna()) <= {"000", "001", "002"}
+    assert set(twin["label"]) == {"3.1", "3.10"}
+    assert twin["date"].str.fullmatch(r"\d\d/\d\d/2023").all()
+    assert ("Dataset.from_pandas" in card) == (kind == "csv")
 
 
 def test_rows_meet_the_conditions_that_are_asked_for(table, tiny_base):

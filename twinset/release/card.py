@@ -134,11 +134,11 @@ def describe_event(event: Event) -> str:
 
 # -- the header of a twin's card ----------------------------------------------------------------
 
-# How pandas reads each format. In CSV and TSV "NA" and "null" are texts.
+# How pandas reads each format. In CSV and TSV "NA" and "null" are texts. JSON states its types.
 _READERS: dict[str, tuple[str, dict[str, Any]]] = {
     "csv": ("read_csv", {"keep_default_na": False}),
     "tsv": ("read_csv", {"sep": "\t", "keep_default_na": False}),
-    "jsonl": ("read_json", {"lines": True}),
+    "jsonl": ("read_json", {"lines": True, "dtype": False, "convert_dates": False}),
     "parquet": ("read_parquet", {}),
 }
 
@@ -297,6 +297,15 @@ def render_card(
     claim, schema, sampling = guarantee(ledger), description.schema, description.sampling
     kind = format.split(".")[0]  # "csv.gz" is read as "csv" is
     reader, options = _READERS[kind]
+    in_file = dict(zip(schema.columns, tuple(names) or schema.columns, strict=True))
+    texts: dict[str, str] = {}
+    if reader == "read_csv":
+        # labels and cells that pandas would take for numbers, truths or dates
+        own = [a.name for a in schema.attributes if any(isinstance(v, str) for v in a.values)]
+        own += [column.name for column in description.columns if _is_text(column)]
+        texts = {in_file[name]: "str" for name in own}
+        gaps = {in_file[column.name]: [""] for column in description.columns}
+        options = options | ({"na_values": gaps} if gaps else {})
 
     # The header is for hubs. `verify` finds these numbers in it, and `stated_lines` in the text.
     config = {"config_name": "default", "data_files": f"twin.{format}"}
@@ -305,12 +314,13 @@ def render_card(
         "license": one_line(description.licence),
         "tags": ["synthetic", *(["differential-privacy"] if claim.is_of_whole_records else [])],
         **({"task_categories": ["text-classification"]} if schema.attributes else {}),
-        # `datasets` takes the options of pandas for CSV, and needs none for the others
+        # `datasets` takes these options of pandas for CSV but no types, and none for the others
         "configs": [config | (options if reader == "read_csv" else {})],
         "privacy": stated_numbers(ledger.to_dict(), claim, rows),
     }
     lines = yaml.safe_dump(header, allow_unicode=True, sort_keys=False, width=float("inf"))
-    arguments = [f'"twin.{format}"', *(f"{name}={value!r}" for name, value in options.items())]
+    stated = options | ({"dtype": texts} if texts else {})
+    arguments = [f'"twin.{format}"', *(f"{name}={value!r}" for name, value in stated.items())]
 
     settings = {
         "top-p": sampling.top_p,
@@ -363,15 +373,12 @@ def render_card(
             "Labels are written as they are, whatever they start with. A spreadsheet may take "
             f"{code('+1')} for a number. Load the file as above, or import its columns as text"
         )
-        # labels that pandas would take for numbers, truths or dates
-        in_file = dict(zip(schema.columns, tuple(names) or schema.columns, strict=True))
-        own = [a.name for a in schema.attributes if any(isinstance(v, str) for v in a.values)]
-        own += [column.name for column in description.columns if _is_text(column)]
-        texts = {in_file[name]: "str" for name in own}
-        arguments += [f"dtype={texts}"] * bool(texts)
-        gaps = {in_file[column.name]: [""] for column in description.columns}
-        arguments += [f"na_values={gaps}"] * bool(gaps)
-    for name, written in zip(schema.columns, tuple(names) or schema.columns, strict=True):
+        if texts:
+            guards.append(
+                f"{code('datasets')} guesses the types of CSV, so that it may read 3.10 as 3.1. "
+                f"Load the file as above, then call {code('Dataset.from_pandas')}"
+            )
+    for name, written in in_file.items():
         if name != written:
             guards.append(
                 f"In the file, for the same reason, {code(name)} is called {code(written)}"

@@ -209,14 +209,25 @@ def finetune(run: Run, progress: Progress | None = None) -> TwinModel:
 
 @contextmanager
 def unwound(run: Run) -> Iterator[None]:
-    """If a run ends before its ledger is open, count only the label values that it selected."""
+    """If a run ends before its ledger is open, count only the label values that it selected.
+
+    A refusal then says that they were paid for.
+    """
     try:
         yield
-    except BaseException:
+    except BaseException as error:
         is_resumed = run.folder is not None and run.folder.is_resumed
-        if run.account is not None and not is_resumed and not hasattr(run, "ledger"):
-            spent = run.selection if run.selected is not None else None
+        if is_resumed or hasattr(run, "ledger"):
+            raise
+        spent = run.selection if run.selected is not None else None
+        if run.account is not None:
             run.account.end([] if spent is None else [spent])
+        if spent is not None and isinstance(error, InputError):
+            values = ", ".join(map(repr, run.selected or ()))
+            raise InputError(
+                f"{str(error).rstrip('.')}. Noisy counts had chosen the values of {values} before, "
+                "which has spent a part of ε. Declare `labels`, and the next try spends none on it."
+            ) from error
         raise
 
 

@@ -85,6 +85,7 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
     """
     asked: list[tuple[Combination, object, str]] = []  # labels, number, place of the entry
     known, each, path = schema.spelled, request.per_label, request.plan_file
+    listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
     if path is not None:
         frame = read_frame(path)
         columns = [*(attribute.name for attribute in schema.attributes), ROWS_COLUMN]
@@ -100,12 +101,13 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
                 fault = "has no label, or a number that may be several. Write it as text"
                 raise InputError(f"{path}, {row}: {fault}.")
             if key not in known:
-                raise InputError(f"{path}, {row}: no label {','.join(key)!r} in the schema")
+                raise InputError(
+                    f"{path}, {row}: there is no label {','.join(key)!r}. The table has {listed}."
+                )
             asked.append((known[key], number, f"{row} of {path}"))
     elif len(each) == 1 and "=" not in each[0]:
         asked = [(combination, each[0], each[0]) for combination in schema.combinations]
     elif each:
-        listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
         for one in each:
             label, _, number = one.rpartition("=")
             meant = [c for c in schema.combinations if ",".join(map(plain, c)) == label]
