@@ -371,7 +371,11 @@ def open_real_rows(
 def split_held_out(run: Path, source: Source) -> tuple[Records, Records]:
     """Return the records that a run was trained on, and those that it held out."""
     internal = run / "internal"
-    _, records, _ = read_source(source, Silent(), internal)  # if it is large
+    try:
+        _, records, _ = read_source(source, Silent(), internal)  # if it is large
+    except InputError as error:  # it may offer options that only a run has
+        fault = str(error).partition(". ")[0]
+        raise InputError(f"{fault}. So it is not the table of {run}. Give that one.") from None
     trained, held = records.split(kept_rows(internal))
     if held is None:
         raise InputError(f"{run}: no rows were held out. Set `hold_out`.")

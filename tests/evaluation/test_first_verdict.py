@@ -80,6 +80,8 @@ def test_evaluate_and_audit_find_the_rows_held_out_and_read_them_as_the_run_did(
     again = call(*AUDIT, "--non-members", "others.jsonl")
     assert again.code == 0, again.err
     other = reviews(ROWS, seed=3).assign(head="A film")
-    other.to_csv("train.csv", index=False, sep=";", encoding="utf-16")
-    ended = call(*AUDIT)
-    assert ended.code == 2 and "is not the table of run" in ended.err
+    for changed in (other, other.assign(sentiment=other.sentiment + " or so")):
+        changed.to_csv("train.csv", index=False, sep=";", encoding="utf-16")
+        ended = call(*AUDIT)
+        assert ended.code == 2 and "is not the table of run" in ended.err
+        assert "--drop-undeclared" not in ended.err  # no option of these commands

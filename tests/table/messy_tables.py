@@ -31,7 +31,7 @@ TEXTS = [f"{SECRET} film {i} was long" for i in range(40)]
 LABELS = ["bad", "good"] * 20
 HEADER = ("review", "label")
 SEMICOLON = "read as UTF-8, separated by ; (detected"
-LEFT_OUT = "leaving out {} of 40 rows: text or label missing or blank"
+LEFT_OUT = "leaving out {} of 40 rows: no text or no label"
 
 
 class Messy:
@@ -478,7 +478,8 @@ REFUSED = {
     "an empty template": Messy(cells(), "put column names between", **JOIN | {"text": "{}"}),
     "a template of no such column": Messy(cells(), "no column 'title'", **JOIN),
     "a template of objects": in_jsonl(lines(title={"a": SECRET}), "lists or objects", **JOIN),
-    "two tables inside": in_json({"data": lines(), "rows": lines()}, "item 41 & array of"),
+    "two tables inside": in_json({"data": lines(), "rows": lines()}, "more behind its array"),
+    "a number behind the rows": in_json({"data": lines(), "n": 40}, "more behind its array"),
     "pandas' own JSON": Messy(
         lambda path: table().to_json(path), "columns or rows & orient='records'", file="t.json"
     ),
@@ -512,6 +513,10 @@ REFUSED = {
         "not a readable Parquet",
     ),
     "lists as texts": parquet(table([[text] for text in TEXTS]), "holds no text", text="review"),
+    "numbers as texts": in_jsonl(
+        lines(changed([None] * 40, _3=5, _4=True)), "no text (it is of no one kind)", text="review"
+    ),
+    "no text at all": in_jsonl(lines([None] * 40), "no text (it is empty)", text="review"),
     "lists": in_json([[SECRET, "a"]], "item 1 & array of objects"),
     "an array cut off": Messy(
         json.dumps(lines()).encode()[:-20], "item 40 & array of objects", file="t.json"

@@ -51,6 +51,7 @@ MESSY = DATES | {
     "thousands": ([f"{1000 + v:,}" for v in COUNTS], "number", "str", r"\d,\d{3}|9\d\d"),
     "dollars": ([f"${900 + v:,.2f}" for v in range(N)], "number", "str", r"\$(1,)?\d{3}\.\d\d"),
     "euros": ([f"{1000 + v},50 €" for v in range(N)], "number", "str", r"\d{4},\d\d €"),
+    "no break": ([f"{v},50\xa0€" for v in range(N)], "number", "str", r"\d{1,4},\d\d €"),
     "percent": ([f"{i % 101}%" for i in range(N)], "number", "str", r"\d{1,3}%"),
     "signed": ([f"{i % 9 - 4:+}" for i in range(N)], "number", "int64", r"-?[0-4]"),
     "p value": ([f"{1 + i % 9}e-{8 + i % 3}" for i in range(N)], "number", "float64", r".+e-.+"),

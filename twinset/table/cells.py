@@ -38,6 +38,7 @@ DECIMALS = (*((w, v) for w in range(FLOATING) for v in range(w + 1)), (FLOATING,
 _BARE = re.compile(r"([-+]?)(?:([$€£¥])( ?))?([-+]?)(\d[\d.,]*(?:[eE][-+]?\d+)?)(?:( ?)([%€$£]))?")
 _POINT = re.compile(r"(?:\d+|(\d{1,3}(?:,\d{3})+))(?:\.(\d+))?(?:[eE][-+]?\d+)?")
 _COMMA = re.compile(r"(?:\d+|(\d{1,3}(?:\.\d{3})+)),(\d+)")
+_NO_BREAK = re.compile("[\xa0\u202f]")  # blanks, as France writes them before €
 _PADDED = re.compile(r"[-+]?0\d")  # 007 is no number
 _LARGE = re.compile(r"-?[1-9]\d{15,19}")  # identifiers of whole numbers that no float holds
 
@@ -204,7 +205,7 @@ def read_number(text: str) -> ReadNumber | None:
     >>> [tuple(read_number(text)) for text in ("3.10", "$1,234.5", "12,00 %")]
     [(3.1, 2, '', '', 1), (1234.5, 1, '1,234.', '$#', 1), (12.0, 2, ',', '# %', 0)]
     """
-    parts = _BARE.fullmatch(text.strip())
+    parts = _BARE.fullmatch(_NO_BREAK.sub(" ", text.strip()))
     if parts is None:
         return None
     sign, before, gap, inner, number, behind, after = (part or "" for part in parts.groups())

@@ -442,7 +442,9 @@ def has_text(column: pd.Series, place: str) -> np.ndarray:
     cells = (cell for some in blocks(column) for cell in some.tolist())
     found = [_VISIBLE.search(c) is not None if isinstance(c, str) else None for c in cells]
     if all(is_filled is None for is_filled in found):
-        remedy = f"text (it is {column.dtype}). Choose another with `text`."
+        kind = "empty" if column.isna().all() else column.dtype
+        kind = "of no one kind" if kind == "object" else kind
+        remedy = f"text (it is {kind}). Choose another with `text`."
         if any(isinstance(cell, bytes) for cell in column.iloc[:ROWS_AT_ONCE].tolist()):
             remedy = "text but bytes. Decode them, as `frame[name].str.decode('utf-8')` does."
         raise InputError(f"{place} holds no {remedy}")

@@ -291,7 +291,7 @@ def records_from_frame(
             "`drop_empty`."
         )
     if empty:
-        notes.append(f"leaving out {empty} of {total} rows: text or label missing or blank")
+        notes.append(f"leaving out {empty} of {total} rows: no text or no label")
     if not len(rows):
         raise InputError(f"{source}: no row has both a text and its labels. Fill them in.")
 

@@ -494,8 +494,12 @@ def _json_items(
             raise InputError(f"{path}: more than 1 MB of blanks before {rows.next}. Remove them.")
         if rest.startswith("]", at):
             after = "".join([rest[at + 1 :], *parts]).strip()
-            if after != ("}" if array[1] else "") or (between and between[1]):
+            if between and between[1]:
                 yield "", None
+            if after != ("}" if array[1] else ""):
+                raise InputError(
+                    f"{path}: has more behind its array of rows. Write only [{{…}}, {{…}}]."
+                )
             return
         # a comma is between two items, and nowhere else
         if at < len(rest) and (not between or bool(between[1]) == is_first):
