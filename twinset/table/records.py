@@ -461,7 +461,7 @@ def without_reserved(
     if not bad:
         return records, []
     note = f"removed special tokens of the base model from {bad} text{'s' * (bad > 1)}"
-    mended = replace(texts, change=lambda cell: token.sub(gap, before(cell)))
+    mended = Texts(texts.items, texts.places, lambda cell: token.sub(gap, before(cell)))
     return replace(records, texts=mended), [f"{note} (`strict` refuses them)"]
 
 
