@@ -274,7 +274,7 @@ class Picked(Sequence[Cell]):
 
     items: Any  # a list, or an array of pandas or Arrow
     places: Any  # (n,) of those that are meant
-    change: Callable[[Any], Cell] = lambda item: item  # made to each item when it is looked at
+    change: Callable[[Any], Any] = lambda item: item  # made to each item when it is looked at
 
     def __len__(self) -> int:
         return len(self.places)

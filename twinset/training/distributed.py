@@ -26,7 +26,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -118,9 +117,9 @@ class InheritedGroup:
         return tensor
 
 
-def _bytes_of(tensor: Tensor) -> np.ndarray:
+def _bytes_of(tensor: Tensor) -> memoryview:
     """Return the bytes of a tensor on any device, in a row. On the CPU they are not copied."""
-    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 class LaunchedGroup:
