@@ -146,7 +146,7 @@ class TokenisedRecords:
         prompts = {tuple(combination): ids for combination, ids in facts["prompts"]}
         table = pa.ipc.open_stream(pa.memory_map(str(folder / TOKENS))).read_all()
         # rows of Arrow's become lists when they are asked for
-        texts = Picked(table["ids"], range(len(table)), pa.ListScalar.as_py)
+        texts: Picked[list[int]] = Picked(table["ids"], range(len(table)), pa.ListScalar.as_py)
         labels: Picked[Combination] = Picked(list(prompts), table["label"].to_numpy())
         return cls(texts, labels, prompts, facts["truncated"], facts["context"], folder)
 
@@ -234,7 +234,7 @@ def tokenise(
 
     if folder is None:
         table = pa.Table.from_batches(batches(), _SCHEMA)
-        texts = Picked(table["ids"], range(len(table)), pa.ListScalar.as_py)
+        texts: Picked[list[int]] = Picked(table["ids"], range(len(table)), pa.ListScalar.as_py)
         combinations: Picked[Combination] = Picked(list(prompts), table["label"].to_numpy())
         return TokenisedRecords(texts, combinations, prompts, truncated, context)
     (folder / FACTS).unlink(missing_ok=True)
