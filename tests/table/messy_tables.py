@@ -343,7 +343,6 @@ READ = {
     "Excel with numbers as texts": excel(
         table(labels=STARRED), said="leaving out 1 of 40 rows", **STARS
     ),
-    "JSON with numbers as texts": in_jsonl(lines(labels=STARRED), "leaving out 1 of", **STARS),
     "times as labels": parquet(pa.table({"review": TEXTS, "label": TIMES}), **LABEL),
     "an index with a name": parquet(table().set_index("review")),
     "an empty group of rows": Messy(

@@ -103,6 +103,11 @@ class TableFacts:
     rows: RowNumbers = field(default_factory=RowNumbers)
     notes: Sequence[str] = ()  # how the table was read, for its owner
 
+    @property
+    def has_types(self) -> bool:
+        """Whether a cell says if it is a number, a text or a truth, as in Parquet and in JSON."""
+        return self.states_types or self.is_named_by_rows
+
 
 def facts_of(table: pd.DataFrame | pd.Series) -> TableFacts:
     """Return the facts stated by the source of a table or column."""
@@ -536,9 +541,10 @@ def label_codes(
         of_rows = pd.Series(each[numbers])
         rare = (of_rows == of_rows.value_counts().index[-1]).to_numpy()
         first = facts_of(column).rows.name(int(rare.argmax()))
+        remedy = "" if facts_of(column).has_types else ", or declare the values with `labels`"
         raise InputError(
-            f"{place} mixes text, numbers or booleans, first in {first}. Make them of one kind, or "
-            "declare the values with `labels`."
+            f"{place} mixes text, numbers or booleans, first in {first}. Make them of one kind"
+            f"{remedy}."
         )
     codes = LabelCodes(numbers, [value for _, value in known])
     whole = [v for v in codes.values if type(v) is int]

@@ -344,9 +344,9 @@ def _match_declared(
 
     If no source states a type, it follows from the declared values alone. A text is a number only
     if it is written as that number is. Each value of the column is compared on its own, so no
-    record decides for another.
+    record decides for another. A source that states types has values of one kind here.
     """
-    has_types = column.facts.states_types or column.facts.is_named_by_rows  # JSON has types
+    has_types = column.facts.has_types
 
     def read(value: LabelValue, kind: type) -> Any:
         """Return a value as one of a kind, or None if it is not, or is no finite number."""
@@ -360,8 +360,7 @@ def _match_declared(
             {"true": True, "false": False}.get(text.lower()) if kind is bool else parse_number(text)
         )
 
-    # that of the most frequent value, where single ones are of another
-    kind: type = type(column.codes.values[np.bincount(column.codes.numbers).argmax()])
+    kind: type = type(column.codes.values[0])
     if not has_types:
         kind = next(k for k in (bool, float, str) if all(read(v, k) is not None for v in given))
         if kind is float and no_dtype_holds([read(v, kind) for v in given]):

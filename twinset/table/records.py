@@ -272,7 +272,12 @@ def records_from_frame(
     places = {name: f"{source}: {header.show([name])}" for name in names}  # in messages
     codes = {
         name: label_codes(
-            frame[name], places[name], rules is not None, rules is not None and name in rules.names
+            # Declared values can be compared one by one where no source states a type. Where one
+            # does, single records would decide the type of all labels.
+            frame[name],
+            places[name],
+            rules is not None,
+            rules is not None and name in rules.names and not facts_of(frame[name]).has_types,
         )
         for name in attributes
     }
