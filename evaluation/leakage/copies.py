@@ -26,7 +26,7 @@ from ..utility.classifiers import Encode, encode_tables
 
 RUN = 8  # words of a run that is hardly shared by chance
 TRAIN, HELDOUT = "train", "held-out"
-NEAR = "near-duplicates"
+NEAR, RUNS = "near-duplicates", f"rows with a run of {RUN} words"
 SAMPLE = "train, as many rows as held-out"
 SHINGLE_WORDS = 3  # a shorter row is its own shingle
 SIMILARITY = 0.8  # of near-duplicates
@@ -121,7 +121,7 @@ def verbatim_scores(twin: Words, other: Words) -> tuple[Score, Score]:
     )
     name = "longest verbatim run"
     run = Score(name, value, float(low), math.inf, "minimise", 0.0, math.inf, n)
-    return run, proportion(f"rows with a run of {RUN} words", count_sharing(RUN), n, "minimise")
+    return run, proportion(RUNS, count_sharing(RUN), n, "minimise")
 
 
 def near_duplicates(twin: Words, other: Words) -> np.ndarray:

@@ -26,7 +26,7 @@ from twinset.privacy.statement.theorems import FLAGGED_UNIT
 from ..fidelity import columns
 from ..fidelity.measures import SECOND, TRAIN
 from ..findings import Measured, Question, Score
-from ..leakage.copies import HELDOUT, NEAR, SAMPLE
+from ..leakage.copies import HELDOUT, NEAR, RUNS, SAMPLE
 from ..leakage.names import NAME
 from ..leakage.noise import NOISE, lacks_noise
 from ..leakage.roc import AUROC, BOUND, CLAIM, MARGIN, PLACE, RATES
@@ -55,6 +55,7 @@ ROWS = {
 }
 MEANINGS = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("utf-8"))
 TOO_FEW, REFUTED = "Too few rows to say", "The claim is refuted"
+FEW_COPIES = 3  # of held-out rows: fewer say little about chance
 FALSE_ALARMS = 0.025  # of one attack, and of all of a verdict together: those of a 95 % interval
 # Of fidelity, the most important first: all of a text, what is missing, words, labels, lengths.
 DECIDING = (
@@ -490,18 +491,24 @@ def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
 
 
 def list_copies(measured: Sequence[Measured]) -> Iterator[str]:
-    """Yield in words what the twin repeats of training rows, if it repeats nothing of others.
+    """Yield in words what the twin repeats of training rows, if chance can't be told from a leak.
 
-    These are whole rows and personal data, but no names. All training rows are searched. If few
-    rows were held out, no interval can say whether chance repeats as much.
+    These are whole rows, runs of words and personal data, but no names. All training rows are
+    searched, and often few rows were held out. Where fewer than `FEW_COPIES` of these are repeated,
+    rows of training are listed that are repeated surely more often. Of whole rows and personal data
+    a single one is enough, if nothing of others is repeated.
     """
     for group in group_scores(measured):
-        if group.name != NEAR and group.place.get("kind", NAME) == NAME:
+        if group.name not in (NEAR, RUNS) and group.place.get("kind", NAME) == NAME:
             continue
         for used, others in ((TRAIN, HELDOUT), ("train only", "held-out only")):
             train, held_out = group.scores.get(used), group.scores.get(others)
-            if train and held_out and train.value > 0 == held_out.value:
-                yield f"{group.title}: {round(train.value * train.n)} of training rows, 0 of others"
+            if train is None or held_out is None:
+                continue
+            counts = [round(score.value * score.n) for score in (train, held_out)]
+            is_alone = group.name != RUNS and counts[0] > 0 == counts[1]
+            if counts[1] < FEW_COPIES and (is_alone or train.low > held_out.high):
+                yield f"{group.title}: {counts[0]} of training rows, {counts[1]} of others"
 
 
 def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Verdict:

@@ -8,7 +8,7 @@ import pytest
 
 from evaluation.fidelity.measures import SECOND
 from evaluation.findings import Measured, Score, proportion
-from evaluation.leakage.copies import HELDOUT, NEAR, SAMPLE, TRAIN
+from evaluation.leakage.copies import HELDOUT, NEAR, RUNS, SAMPLE, TRAIN
 from evaluation.leakage.names import NAME, PHONE
 from evaluation.release import FEW_ROWS, PRIVATE_CLASSIFIER, TWIN_SMALL
 from evaluation.report.verdicts import REFUTED, TOO_FEW, Verdict, judge, judge_hand_over
@@ -19,7 +19,7 @@ WHERE = {"twin": "twin", "base": "no private data", "real": "real", "second": SE
 WHERE |= {"dp": PRIVATE_CLASSIFIER, "cut": TWIN_SMALL, "guess": "the commonest label"}
 WHERE |= {"train": TRAIN, "sample": SAMPLE, "heldout": HELDOUT}
 BLIND = "neither model nor released rows"
-LIKE, FAR, NONE = (0.9, 0.95), (0.04, 0.06), (0.0, 0.05, 0.0)
+LIKE, FAR, NONE, ONE = (0.9, 0.95), (0.04, 0.06), (0.0, 0.05, 0.0), (0.0, 0.03, 0.01)
 HIGH, HALF = (0.8, 0.9), (0.4, 0.6)
 
 
@@ -173,6 +173,10 @@ def bound(value, claim, policy="uniform"):
         # Copies of used rows alone: few held-out rows, so no interval decides.
         (beside("minimise", NEAR, train=FAR, sample=FAR, heldout=NONE), "No sure sign"),
         (beside("minimise", NEAR, train=NONE, heldout=NONE), "No leak found"),
+        # One row that anyone writes is repeated of held-out rows, too.
+        (beside("minimise", NEAR, train=FAR, sample=ONE, heldout=ONE), "No sure sign"),
+        (beside("minimise", RUNS, train=FAR, sample=ONE, heldout=ONE), "No sure sign"),
+        (beside("minimise", RUNS, train=ONE, heldout=NONE), "No leak found"),
         (beside("minimise", "replayed", PHONE, train=FAR, heldout=NONE), "No sure sign"),
         (beside("minimise", "replayed", NAME, train=FAR, heldout=NONE), "No leak found"),
         # The longest run has no upper end: it can't be above another, and so is no attack.
