@@ -33,7 +33,7 @@ from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT
 from twinset.privacy.statement.wording import one_of
 from twinset.release.card import describe_event
 from twinset.release.share import PRIVACY
-from twinset.release.verify import verify
+from twinset.release.verify import VerificationReport
 from twinset.run.budget import ID, Book
 from twinset.run.run_folder import HELD_OUT
 from twinset.table.read import read_frame
@@ -92,9 +92,8 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
     fresh = {kind: each for kind, each in known.found.items() if kind not in known.stale}
     measured = {q: [m for each in fresh.values() for m in each.of(q)] for q in MEASURING}
     utility, leakage = (judge(question, measured[question]) for question in MEASURING)
-    signed_by, checked = "not signed. `twinset share RUN --sign KEY` signs it", ""
-    try:
-        found = verify(known.root)
+    signed_by, found = "not signed. `twinset share RUN --sign KEY` signs it", known.verified
+    if isinstance(found, VerificationReport):
         signed_by = found.signed_by or signed_by
         checked = "Done for this dossier. All files agree"
         if found.guarantee.epsilon is not None:
@@ -102,10 +101,10 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
         if found.witness is not None:
             checked += f", and {found.witness:.2f} by the other"
         checked += "."
-    except VerificationError as error:
-        checked = f"IT DOES NOT HOLD: {error}. Do not hand this over."
-    except InputError as error:
-        checked = f"It could not be checked: {error}"
+    elif isinstance(found, VerificationError):
+        checked = f"IT DOES NOT HOLD: {found}. Do not hand this over."
+    else:
+        checked = f"It could not be checked: {found}"
     rows = None if known.twin_file is None else len(read_frame(known.twin_file))
     trained = bool(ledger and not all(isinstance(e, RELEASES) for e in ledger.events))
     environment = Environment(
@@ -146,7 +145,7 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
         checked=checked,
         held_out=(known.root / "internal" / HELD_OUT).is_file(),
         account=describe_account(known.root, account),
-        handing_over=judge_hand_over(claim, utility, leakage),
+        handing_over=judge_hand_over(claim, utility, leakage, known.failure),
         utility=utility,
         leakage=leakage,
         bounds=list(bound_intruder(claim)) if claim else [],

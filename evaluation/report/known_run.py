@@ -1,6 +1,7 @@
 """What the files of a run say: its ledger, its findings, its twin. Any of them may be missing.
 
-Report and dossier are made from it. Nothing here measures, judges or writes.
+Report and dossier are made from it, and `verify` has checked it. Nothing here measures, judges or
+writes.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinset.errors import DAMAGED, InputError
+from twinset.errors import DAMAGED, InputError, VerificationError
 from twinset.files.atomic import sha256_file
 from twinset.files.limits import read_text
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.share import LEDGER, PRIVACY, check_file_format, find_twins
+from twinset.release.verify import VerificationReport, verify
 from twinset.run.run_folder import SETTINGS
 
 from ..findings import FIRST, Findings
@@ -36,6 +38,7 @@ class KnownRun:
         base_model: as the options of the run name it.
         twin_file: the twin.
         digest: its SHA-256.
+        verified: the findings of `verify`, or its error. Then nothing holds of what the files say.
     """
 
     root: Path
@@ -47,6 +50,12 @@ class KnownRun:
     base_model: str | None
     twin_file: Path | None
     digest: str | None
+    verified: VerificationReport | VerificationError | InputError
+
+    @property
+    def failure(self) -> VerificationError | InputError | None:
+        """The error of `verify`, or None."""
+        return None if isinstance(self.verified, VerificationReport) else self.verified
 
 
 def read_run(run: Path) -> KnownRun:
@@ -70,7 +79,14 @@ def read_run(run: Path) -> KnownRun:
     digest = None if twin_file is None else sha256_file(twin_file)
     stale = [k for k, f in found.items() if digest and f.about.get("twin_sha256", digest) != digest]
     claim = guarantee(ledger) if ledger else None
-    return KnownRun(run, ledger, claim, found, whole, stale, base_model, twin_file, digest)
+    verified: VerificationReport | VerificationError | InputError
+    try:
+        verified = verify(run)
+    except (VerificationError, InputError) as error:
+        verified = error
+    return KnownRun(
+        run, ledger, claim, found, whole, stale, base_model, twin_file, digest, verified
+    )
 
 
 def parse_file(path: Path, parse: Callable[[str], Any]) -> Any:

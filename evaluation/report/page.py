@@ -46,7 +46,7 @@ from . import charts, figures
 from .charts import Point, replace_unseen
 from .dossier import build_dossier
 from .figures import Figure, Table
-from .known_run import parse_file, read_run
+from .known_run import KnownRun, parse_file, read_run
 from .verdicts import (
     GUESSING,
     MEANINGS,
@@ -96,9 +96,10 @@ def write_report(run: Path, show_real: Path | None = None, account: Path | None 
         settings = run / "internal" / SETTINGS
         reading = parse_file(settings, lambda text: dict(json.loads(text).get("reading", {}))) or {}
         real = {show_real.name: read_frame(show_real, **forms_of(reading, show_real)[0])}
+    known = read_run(run)  # once, because `verify` takes seconds
     pages = {
-        "dossier.html": build_dossier(read_run(run), account),
-        "report.html": build_report(run, show_real=real),
+        "dossier.html": build_dossier(known, account),
+        "report.html": build_report(run, show_real=real, known=known),
     }
     for name, page in pages.items():
         path = run / "internal" / name
@@ -108,15 +109,20 @@ def write_report(run: Path, show_real: Path | None = None, account: Path | None 
     return path
 
 
-def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None) -> str:
+def build_report(
+    run: Path,
+    *,
+    show_real: Mapping[str, DataFrame] | None = None,
+    known: KnownRun | None = None,
+) -> str:
     """Return the page of a run. Missing parts are named with the commands that make them.
 
     `show_real` has private tables by name, of which a few rows are shown. Anything that is not a
-    run folder, or has an invalid file in it, is refused.
+    run folder, or has an invalid file in it, is refused. `known`: what was read of the run already.
     """
     from jinja2 import Environment, StrictUndefined
 
-    known = read_run(run)
+    known = known or read_run(run)
     found, ledger, claim, internal = known.found, known.ledger, known.claim, run / "internal"
     steps = parse_file(
         internal / "metrics.jsonl",
@@ -190,7 +196,9 @@ def build_report(run: Path, *, show_real: Mapping[str, DataFrame] | None = None)
         facts=[*facts, f"twinset {__version__}"],
         claim=claim,
         belief=belief_sentence(claim) if claim else None,
-        handing_over=judge_hand_over(claim, verdicts["utility"], verdicts["leakage"]),
+        handing_over=judge_hand_over(
+            claim, verdicts["utility"], verdicts["leakage"], known.failure
+        ),
         verdicts=list(verdicts.values()),
         headlines=headlines,
         notes=[

@@ -20,6 +20,7 @@ from typing import Literal, NamedTuple
 
 from scipy.stats import hypergeom, norm
 
+from twinset.errors import VerificationError
 from twinset.privacy.statement.guarantee import Guarantee, says_little
 from twinset.privacy.statement.theorems import FLAGGED_UNIT
 
@@ -511,10 +512,16 @@ def list_copies(measured: Sequence[Measured]) -> Iterator[str]:
                 yield f"{group.title}: {counts[0]} of training rows, {counts[1]} of others"
 
 
-def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Verdict:
+def judge_hand_over(
+    claim: Guarantee | None, use: Verdict, leaks: Verdict, failure: Exception | None = None
+) -> Verdict:
     """Say whether the twin may be handed over, regardless of fidelity.
 
-    `claim` is the guarantee, or None if it is unknown.
+    Args:
+        claim: the guarantee, or None if it is unknown.
+        use: the verdict on usefulness.
+        leaks: the verdict on leakage.
+        failure: the error of `verify`. None: the files agree, or they were just written.
     """
     answer, found = "No", "no attack found more than chance does"
     tone: Tone = "bad"
@@ -526,6 +533,10 @@ def judge_hand_over(claim: Guarantee | None, use: Verdict, leaks: Verdict) -> Ve
         found = f"of attacks, {leaks.line}"
     if claim is None:
         line = "its privacy is unknown, because share/privacy.json is missing"
+    elif failure is not None:
+        disagrees = isinstance(failure, VerificationError)
+        how = "do not agree with the ledger" if disagrees else "could not be checked"
+        line = f"the files {how}: {str(failure).rstrip('.')}"
     elif claim.epsilon is None:
         line = "nothing is guaranteed. Treat the twin and the model as private"
     elif leaks.answer == REFUTED:

@@ -8,7 +8,7 @@ import pytest
 from evaluation.findings import Measured
 from evaluation.report.dossier import DECISIONS, FIELDS, build_dossier
 from evaluation.report.known_run import read_run
-from evaluation.report.page import write_report
+from evaluation.report.page import build_report, write_report
 from tests.evaluation.report.test_page import EVIL, bare, fetched
 from tests.helpers import handover, reported
 from tests.helpers.handover import FULL_BATCH, NO_PRIVACY
@@ -68,8 +68,17 @@ def test_findings_of_another_twin_are_left_out_and_an_altered_file_is_named(tmp_
     run = bare(tmp_path, replace(reported.audit(), about={"twin_sha256": "0" * 64}))
     text = dossier(run)
     assert "audit measured another twin" in text and "0.521" not in text
-    (run / "share" / "README.md").write_text("ε = 0.1")
-    assert "IT DOES NOT HOLD" in dossier(run) and "IT DOES NOT HOLD" not in text
+    card = run / "share" / "README.md"
+    assert "IT DOES NOT HOLD" not in text and "handed over? No" not in text
+    for alter, how in (
+        (lambda: card.write_text("ε = 0.1"), "do not agree with the ledger"),
+        (card.unlink, "could not be checked"),
+    ):
+        alter()
+        text, page = dossier(run), Page(build_report(run)).root.text
+        assert ("IT DOES NOT HOLD" in text) == ("ledger" in how)
+        assert "handed over? No:" in text and f" the files {how}: {card}: " in text
+        assert f"The files {how}: {card}: " in page and "Share share/" not in text + page
 
 
 def test_the_account_of_the_table_is_added_up(tmp_path):

@@ -12,6 +12,7 @@ from evaluation.leakage.copies import HELDOUT, NEAR, RUNS, SAMPLE, TRAIN
 from evaluation.leakage.names import NAME, PHONE
 from evaluation.release import FEW_ROWS, PRIVATE_CLASSIFIER, TWIN_SMALL
 from evaluation.report.verdicts import REFUTED, TOO_FEW, Verdict, judge, judge_hand_over
+from twinset.errors import InputError, VerificationError
 from twinset.privacy.statement.guarantee import Guarantee
 from twinset.privacy.statement.theorems import FLAGGED_UNIT
 
@@ -134,6 +135,12 @@ def test_whether_it_may_be_handed_over(stated, leak, answer):
     said = judge_hand_over(stated, Verdict("?", "a", "of use", "good"), leaks)
     assert said.answer == answer
     assert ("an attack found it" in said.line) == (stated.epsilon is not None and tone == "bad")
+    for failure, how in (
+        (VerificationError("twin.csv: was altered"), "do not agree with the ledger: twin.csv: was"),
+        (InputError("README.md: is missing."), "could not be checked: README.md: is missing"),
+    ):
+        wrong = judge_hand_over(stated, Verdict("?", "a", "of use", "good"), leaks, failure)
+        assert (wrong.answer, wrong.tone) == ("No", "bad") and f"the files {how}" in wrong.line
     # It never says that none was tried beside a verdict on what was tried.
     assert leak == "unknown" or "no attack was tried" not in said.line
 
