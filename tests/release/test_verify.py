@@ -90,6 +90,20 @@ def test_a_run_its_share_and_a_published_file_are_all_taken(tmp_path):
     assert verify(tmp_path / "reviews.txt").rows == 6
 
 
+def test_of_two_twins_one_is_named_by_the_ledger_and_both_are_refused(tmp_path):
+    """Else one file is checked, and the other one handed over."""
+    twin = hand_over(tmp_path / "share").twin
+    other = twin.with_name("twin.csv")  # the first in the alphabet
+    other.write_text("a private table", "utf-8")
+    for named in (tmp_path, twin.parent, twin, other, twin.with_name("README.md")):
+        assert "share: holds twin.parquet and twin.csv. " in refusal(named)
+    publish(twin.parent, tmp_path / "out.parquet")
+    assert (tmp_path / "out.parquet").read_bytes() == twin.read_bytes()
+    assert verify(tmp_path / "out.parquet").rows == 6
+    other.rename(twin.with_name("twin.csv.bak"))  # a backup is no twin
+    assert verify(tmp_path).rows == 6
+
+
 @pytest.mark.parametrize(
     ("role", "format"), [("twin", "csv"), ("twin", "parquet"), ("card", "csv"), ("privacy", "csv")]
 )

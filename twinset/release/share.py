@@ -67,8 +67,17 @@ class SharePaths:
 
 
 def find_twins(share: Path) -> list[Path]:
-    """Return the twin of a `share/`, or nothing. A backup next to it is none."""
-    return [file for file in sorted(share.glob("twin.*")) if format_of(file)]
+    """Return the twin of a `share/`, or nothing. A backup next to it is none.
+
+    Further twins are listed too, and `verify` refuses them. The first is the one whose format
+    `privacy.json` names, so that all commands mean the same file.
+    """
+    try:
+        named = f"twin.{json.loads(read_text(share / PRIVACY))['files']['twin']['format']}"
+    except DAMAGED:  # `verify` says what is wrong with it
+        named = ""
+    twins = [file for file in share.glob("twin.*") if format_of(file)]
+    return sorted(twins, key=lambda file: (file.name != named, file.name))
 
 
 def write_share(

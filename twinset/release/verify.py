@@ -27,6 +27,7 @@ from twinset.release.share import (
     PRIVACY,
     check_file_format,
     claim_to_dict,
+    find_twins,
     statement_text,
 )
 from twinset.release.sign import signature_of, signer
@@ -108,6 +109,9 @@ def verify(path: str | Path, key: str | Path | None = None) -> VerificationRepor
         ledger, files = statement["ledger"], statement["files"]
         twin = files["twin"]
         twin_file = twin_file or privacy.with_name(f"twin.{twin['format']}")
+        twins = [each.name for each in find_twins(privacy.parent)]
+        said = f"holds {' and '.join(twins)}. {PRIVACY} is of one. Remove what is not from it."
+        _expect(privacy.name != PRIVACY or len(twins) < 2, privacy.parent, said)
 
         # 2. The ledger alone says what is guaranteed. A second accountant must agree.
         found = _check_guarantee(ledger, statement["guarantee"], privacy)

@@ -81,6 +81,15 @@ def test_findings_of_another_twin_are_left_out_and_an_altered_file_is_named(tmp_
         assert f"The files {how}: {card}: " in page and "Share share/" not in text + page
 
 
+def test_of_two_twins_it_shows_the_one_that_the_ledger_names_and_refuses_both(tmp_path):
+    run = bare(tmp_path)
+    known = read_run(run)
+    (run / "share" / "twin.csv").write_text("text\nprivate")  # the first in the alphabet
+    text = dossier(run)
+    assert read_run(run).digest == known.digest and known.digest in text
+    assert "share: holds twin.parquet and twin.csv. " in text and "Share share/" not in text
+
+
 def test_the_account_of_the_table_is_added_up(tmp_path):
     run, file = bare(tmp_path), tmp_path / "t.csv.budget.json"
     assert "there is no such account" in refusal(build_dossier, read_run(run), file)
