@@ -13,7 +13,13 @@ from twinset.errors import VerificationError
 from twinset.files.atomic import sha256_file
 from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import guarantee
-from twinset.release.registries import CROISSANT, DEPLOYMENT, TO_FILL_IN, UNDATED
+from twinset.release.registries import (
+    CROISSANT,
+    DEPLOYMENT,
+    TO_FILL_IN,
+    UNDATED,
+    describe_data_set,
+)
 from twinset.release.share import PAGE, write_share
 from twinset.release.verify import verify
 from twinset.table.kinds import TEXT, Column
@@ -84,10 +90,10 @@ def test_croissant_names_the_file_its_hash_and_the_type_of_each_column(tmp_path)
 
 
 def test_croissant_says_of_privacy_what_the_ledger_says(tmp_path):
-    for spent, said in (
-        (ledger(), "fitted with differential privacy"),
-        (FLAGGED, "fitted with selective differential privacy"),
-        (ledger(NO_PRIVACY), "WITHOUT a privacy guarantee"),
+    for spent, said, hidden, use in (
+        (ledger(), "fitted with differential privacy", "Noise hides what is rare", "Training"),
+        (FLAGGED, "fitted with selective differential privacy", "hides what a detector", "Only"),
+        (ledger(NO_PRIVACY), "WITHOUT a privacy guarantee", "Nothing hides", "Only"),
     ):
         found, _ = described(tmp_path, spent)
         claim = guarantee(spent)
@@ -96,7 +102,22 @@ def test_croissant_says_of_privacy_what_the_ledger_says(tmp_path):
         assert claim.sentence in found["rai:personalSensitiveInformation"]
         assert {*claim.excludes} <= {*found["rai:dataLimitations"]}
         assert ("differential-privacy" in found["keywords"]) == claim.is_of_whole_records
-        assert "license" not in found
+        assert hidden in found["rai:dataBiases"][0] and found["rai:dataUseCases"][0].startswith(use)
+        as_private = "Treat it as private" in found["rai:dataUseCases"][0]
+        assert as_private == (claim.epsilon is None) and "license" not in found
+
+
+def test_croissant_says_whether_the_labels_were_compared_with_the_texts():
+    labelled, told = description(), []
+    unlabelled = replace(labelled.schema, attributes=(), columns=("review",))
+    for made in (
+        labelled,
+        replace(labelled, redrawn={"denied": 3}),
+        replace(labelled, schema=unlabelled),
+    ):
+        found = describe_data_set(made, ledger(), "csv", 6, "0" * 64, {"review": ("review", "O")})
+        told.append(json.loads(found)["rai:dataAnnotationProtocol"])
+    assert "No one checked" in told[0] and "teacher judged" in told[1] and "no labels" in told[2]
 
 
 @pytest.mark.parametrize("spent", [ledger(), FLAGGED])

@@ -70,6 +70,20 @@ _CONTEXT = {
 }
 _SPECIFICATIONS = ["http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"]
 _IMITATION = "Names of people that occur in a row may be made up, and may belong to real people."
+# What noise hides, and what the twin is good for, by what is guaranteed.
+_WHOLE = (
+    "Noise hides what is rare.",
+    "Training, testing and development where the private rows may not be used",
+)
+_FLAGGED = (
+    "Noise hides what a detector flagged. All else may be repeated word for word.",
+    "Only what the private rows may be used for, unless all that no detector flagged is fit to "
+    "publish",
+)
+_NOTHING = (
+    "Nothing hides what is rare. Rows of the private table may be repeated word for word.",
+    "Only what the private rows themselves may be used for. Treat it as private",
+)
 _WITHDRAWAL = (
     "A record cannot be withdrawn from a twin that is already published. A new twin without it "
     "costs its own epsilon."
@@ -98,6 +112,14 @@ def describe_data_set(
     """
     claim, file = guarantee(ledger), f"twin.{format}"
     whole, fitted = claim.is_of_whole_records, say_how_fitted(claim)
+    hidden, use = _NOTHING if claim.epsilon is None else _WHOLE if whole else _FLAGGED
+    labelled = "The model was given the labels of a row before it wrote the text. "
+    if description.redrawn.get("denied"):
+        labelled += "Its own teacher judged them, and some texts were drawn again."
+    else:
+        labelled += "No one checked whether the text fits them."
+    if not description.schema.attributes:
+        labelled = "The rows have no labels."
     others = {column.name: one_line(column.about) for column in description.columns}
     about = {name: "a label" for name in columns} | {description.schema.text: "the text"} | others
     fields = [
@@ -137,15 +159,14 @@ def describe_data_set(
         "rai:dataCollectionRawData": f"A private table of {ledger.records} {one_of(ledger)}s. It "
         "is not part of this data set.",
         "rai:dataPreprocessingProtocol": [describe_event(event) for event in ledger.events],
-        "rai:dataAnnotationProtocol": "The model was given the labels of a row before it wrote "
-        "the text. No one checked whether the text fits them.",
+        "rai:dataAnnotationProtocol": labelled,
         "rai:personalSensitiveInformation": [claim.sentence, _IMITATION],
         "rai:dataBiases": [
             "Rows repeat what is common in the private table and in what the base model had read. "
-            "Noise hides what is rare. Nothing in this file measures either."
+            f"{hidden} Nothing in this file measures either."
         ],
         "rai:dataUseCases": [
-            "Training, testing and development where the private rows may not be used",
+            use,
             "Not for statements or decisions about a single person. No row stands for one",
         ],
         "rai:dataLimitations": [
