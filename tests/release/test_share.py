@@ -100,6 +100,8 @@ def test_the_label_has_nine_parts_and_a_scale_only_where_there_is_a_guarantee():
         assert len(list(label.find("dt"))) == 9 and "500 records" in label.text
         assert said in label.text and "Gaussian noise" in label.text
         places = [e.attributes.get("style") for e in label.find("span")]
+        assert ("All words that no detector" in label.text) == (spent is FLAGGED)
+        assert not {*"*`\\"} & {*label.text}  # marks of Markdown
         here = f"left: {place_on_scale(guarantee(spent).epsilon)}%"
         assert here in places and here not in places[1:]  # no mark stands there
     label = one(page_of(table(), ledger(NO_PRIVACY)).root.find("dl"))

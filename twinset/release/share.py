@@ -234,8 +234,9 @@ def label_parts(ledger: Ledger) -> list[tuple[str, str]]:
         protected = f"All that one {one} says, in the twin and in everything drawn from the model"
     else:
         protected = "What a detector flagged. All other words, and every label, are not"
-    events = dict.fromkeys(describe_event(event).split(":")[0] for event in ledger.events)
-    mechanism = "; ".join(event.strip("*") for event in events)
+    marks = dict.fromkeys(map(ord, "\\*`"))  # of Markdown
+    events = (describe_event(event).split(": ")[0].translate(marks) for event in ledger.events)
+    mechanism = "; ".join(dict.fromkeys(events))
     left = (
         "What is public, what the whole table says, people named in the records of others, and "
         "what the base model had read. The full list is below"
@@ -243,6 +244,9 @@ def label_parts(ledger: Ledger) -> list[tuple[str, str]]:
     if claim.epsilon is None:
         left = "Everything"
     else:
+        if not claim.is_of_whole_records:
+            unflagged = "All words that no detector flagged, every label, and who is in the table"
+            left = f"{unflagged}. {left}"
         mechanism = f"Gaussian noise by a trusted owner of the table. {mechanism}"
     return [
         ("Who answers for it", "The files do not say. verify shows whose key signed them"),
