@@ -25,7 +25,7 @@ class StepReport:
     clipped: float  # share of units whose gradient was clipped
     non_finite: int  # units whose gradient was not finite and counted as zero
     noise: float  # of the released sum as measured, over what the ledger says (NaN: says nothing)
-    numbers: int  # of the sum
+    numbers: int  # of the sum, by which that was measured
     seconds: float  # since this process began to train
     taken: int  # steps that this process took
 

@@ -21,17 +21,16 @@ from ..findings import Measured, Score
 
 NOISE = "noise as measured"
 STEPS = "training steps"
-# Of what the ledger says. The product of noise and sum, and the grid, move a measurement by less.
-LEAST = 0.98
-CHANCE = 0.0005  # with which a whole noise is measured as less than this, at each release
+LEAST = 0.98  # of what the ledger says. Rounding moves a measurement by less.
+CHANCE = 0.0005  # with which all of a release's noise is measured as less than it is
 
 
 def measured_noise(internal: Path) -> list[Measured]:
     """Return for each kind of release its smallest noise, as a share of what the ledger says.
 
     A value of 1 is right. The interval is that of the standard deviation of these normal numbers,
-    at 1 - 2 `CHANCE`. If it ends below `LEAST`, noise is missing: see `lacks_noise`. Releases
-    without privacy are left out.
+    at 1 - 2 `CHANCE` for all of a kind. If it ends below `LEAST`, noise is missing: see
+    `lacks_noise`. Releases without privacy are left out.
 
     Args:
         internal: that folder of a run.
@@ -41,7 +40,7 @@ def measured_noise(internal: Path) -> list[Measured]:
     """
     from scipy.stats import chi2
 
-    smallest: dict[str, tuple[float, int]] = {}
+    found: dict[str, list[tuple[float, int]]] = {}
     for name in (MEASURED_NOISE, METRICS):
         path = internal / name
         try:
@@ -49,14 +48,15 @@ def measured_noise(internal: Path) -> list[Measured]:
             for line in map(json.loads, lines):
                 if (noise := line.get("noise")) is None:
                     continue
-                release = str(line.get("release", STEPS))
-                found = float(noise), int(line["numbers"])
-                smallest[release] = min(found, smallest.get(release, (math.inf, 0)))
+                each = float(noise), int(line["numbers"])
+                found.setdefault(str(line.get("release", STEPS)), []).append(each)
         except DAMAGED as error:
             raise InputError(f"{path}: is damaged ({type(error).__name__}). Restore it.") from error
     measured = []
-    for release, (noise, numbers) in smallest.items():
-        low, high = (noise * (numbers / chi2.isf(p, numbers)) ** 0.5 for p in (CHANCE, 1 - CHANCE))
+    for release, several in found.items():
+        noise, numbers = min(several)
+        chance = CHANCE / len(several)  # the smallest of several is smaller by chance
+        low, high = (noise * (numbers / chi2.isf(p, numbers)) ** 0.5 for p in (chance, 1 - chance))
         score = Score(NOISE, noise, float(low), float(high), "match", 0.0, math.inf, numbers)
         measured.append(Measured("leakage", score, {"release": release}))
     return measured

@@ -447,6 +447,7 @@ def test_a_run_that_was_trained_before_the_account_enters_it(
     assert not place.exists()
     over = make(tiny_base, *given, "--resume", "--budget", "19")
     assert over.code == 2 and "would bring it to 20.00. Raise --budget" in over.err
+    assert len(Book.load(place).runs) == 1  # it is spent, whether its twin may be written or not
     assert make(tiny_base, *given, "--resume", "--budget", "25").code == 0
     (entered,) = Book.load(place).runs
     assert entered.is_ended and Book.load(place).limit == 25

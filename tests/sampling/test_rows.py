@@ -286,6 +286,7 @@ PLANNED = {
     "versions": (["3.1", "3.10"], "label,rows\n3.10,20\n3.1,10\n", {"3.1": 10, "3.10": 20}),
     "one version": (["3.1", "3.10"], "label,rows\n3.1,10\n", {"3.1": 10, "3.10": 0}),
     "a number for versions": (["3.1", "3.10"], [3.1, 3.1], "row 2: has no label, or a number"),
+    "another column": (["1", "2"], "label,city,rows\n1,York,1\n", "'city' is no label column"),
     "another number": ([1, 2], "label,rows\n1,1\n007,2\n", "no label '007'. The table has"),
     "numbers of a sheet": (["1", "2"], [1, 2], {"1": 5, "2": 5}),
 }

@@ -116,6 +116,15 @@ def test_numbers_come_back_as_they_are_distributed(messy):
     assert drawn.mean() == pytest.approx(COUNTS.mean(), abs=4)
 
 
+@pytest.mark.parametrize("power", [-9, -3, 0, 6, 12, 13, 14])
+def test_numbers_of_every_size_come_back_near_it(power):
+    """Also times of 14 digits, and amounts of up to 10^15."""
+    real = 10.0**power * (1 + np.random.default_rng(0).random(N))
+    _, model = release(pd.DataFrame({"a": real}), ColumnRules(), sigma=1.0)
+    drawn = model.draw(LABELS, 0)["a"]
+    assert 0.5 < drawn.median() / np.median(real) < 2
+
+
 def test_a_written_twin_is_read_back_with_the_same_types(messy, tmp_path):
     _, columns, twin, path = messy
     decimals = {name: c.decimals for name, c in columns.items() if 0 < c.decimals < FLOATING}

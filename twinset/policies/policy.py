@@ -302,6 +302,11 @@ class NoisePolicy:
         self.claimed: list[float] = []
         self.mean_noise: list[float] = []
 
+    @property
+    def asked(self) -> PolicyOptions:
+        """The options of the mechanism."""
+        return self._params.options
+
     def scales(self) -> list[Scale]:
         """Return the geometry for clipping, a scale for each parameter. Empty: the plain one.
 

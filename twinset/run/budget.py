@@ -195,15 +195,18 @@ class Account:
         if others.runs and self._epsilon_of(others) >= others.limit:
             raise InputError(f"{self._say_spent(others)} No run fits. Raise `budget`.")
 
-    def enter(self, ledger: Ledger, planned: Callable[[float], Ledger]) -> None:
+    def enter(
+        self, ledger: Ledger, planned: Callable[[float], Ledger], is_spent: bool = False
+    ) -> None:
         """Count a run, before it spends anything, with all that it may spend.
 
         Args:
             ledger: with all planned events.
             planned: returns the same for another ε, or raises an `InputError` if there is no plan.
+            is_spent: whether the run has spent it already. Then it counts even if it is refused.
 
         Raises:
-            InputError: the account's limit refuses the run. Nothing was written.
+            InputError: the account's limit refuses the run.
         """
 
         def with_ledger(found: Ledger) -> Book:
@@ -221,6 +224,8 @@ class Account:
                     ledger.target_epsilon or 0.0,
                     lambda target: self._epsilon_of(with_ledger(planned(target))) <= limit,
                 )
+                if is_spent and self.writes:
+                    new.save(self.file)
                 advice = f"Take `epsilon={most:g}` at most, or raise" if most else "Raise"
                 raise InputError(
                     f"{self._say_spent(book.without(self.id))} This run would bring it to "
@@ -268,7 +273,7 @@ class Account:
         def planned(target: float) -> Ledger:
             raise InputError(f"{self.file}: the run is trained, so its ε stays.")
 
-        self.enter(ledger, planned)
+        self.enter(ledger, planned, is_spent=True)
         self.end(ledger.events)
 
     def _read(self) -> tuple[Book | None, Book]:

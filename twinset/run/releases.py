@@ -324,9 +324,9 @@ def keep_measured_noise(run: Run, event: GaussianRelease | None) -> None:
     if run.folder is None or event is None or not sums:
         return
     found, numbers = np.array(sums).T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        together = float((found**-2).sum() ** -0.5)  # 0 if a sum has no noise
-        shares = np.nan_to_num((together / found) ** 2, nan=1.0)  # (sums,) of σ⁻²
+    weights = np.maximum(found, 1e-30) ** -2.0  # a sum without noise tells all
+    together = float(weights.sum() ** -0.5)
+    shares = weights / weights.sum()
     figures = {"release": event.what, "noise": together / event.noise_multiplier}
     figures["numbers"] = int(1 / (shares**2 / numbers).sum())  # of one sum that is as certain
     append_json(run.folder.internal / MEASURED_NOISE, figures)

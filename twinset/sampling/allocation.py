@@ -92,6 +92,11 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
         for name in columns:
             if name not in frame.columns:
                 raise InputError(f"{path}: has no column {name!r}. Add it.")
+        if others := [name for name in frame.columns if name not in columns]:
+            raise InputError(
+                f"{path}: column {others[0]!r} is no label column. Remove it. To set other columns, "
+                "use `where`, a run of `sample` for each."
+            )
         labels = [spelled_labels(frame[a.name], a, path) for a in schema.attributes]
         cells = [*labels, frame[ROWS_COLUMN].tolist()]
         rows = facts_of(frame).rows

@@ -124,7 +124,7 @@ class What(IntEnum):
 DATED = len(AFFIXES) * len(DECIMALS)
 WORDED = DATED + len(MEANINGS) * 3 * len(GRAINS)
 NUMBERED = WORDED + len(WORDS)
-LOWEST, HIGHEST = -64, 43  # powers of two between which a survey counts magnitudes
+LOWEST, HIGHEST = -64, 50  # powers of two between which a survey counts magnitudes: to 10^15
 POWERS = HIGHEST - LOWEST + 1
 LINED = 2 * POWERS + 1 + LAST_YEAR - FIRST_YEAR  # from here on the words of a line
 MOST_WORDS = 24  # of a line. Longer ones count as this.

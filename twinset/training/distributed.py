@@ -63,22 +63,51 @@ class ProcessGroup(Protocol):
         """Return every rank's (r, columns[rank]) on rank 0, and nothing elsewhere."""
 
 
+class Disconnected(Exception):
+    """Another process of the group is gone."""
+
+
+class End:
+    """This process's end of a pair of sockets, given by its descriptor."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._connection = Connection(descriptor)
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Send bytes. Raise `Disconnected` if no one is there."""
+        try:
+            self._connection.send_bytes(data)
+        except OSError as error:
+            raise Disconnected from error
+
+    def receive(self) -> bytes:
+        """Return what was sent. Raise `Disconnected` if no one is there."""
+        try:
+            return self._connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise Disconnected from error
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._connection.close()
+
+
 @dataclass
 class InheritedGroup:
     """Processes that rank 0 has started, and a pair of sockets to each of them."""
 
     rank: int
     size: int
-    ends: Sequence[Connection]  # on rank 0 one to each other rank, elsewhere the one to rank 0
+    ends: Sequence[End]  # on rank 0 one to each other rank, elsewhere the one to rank 0
 
     def broadcast_message(self, message: Any = None) -> Any:
         """See `ProcessGroup`."""
         data = json.dumps(message).encode()
         if self.rank:
-            data = self.ends[0].recv_bytes()
+            data = self.ends[0].receive()
         else:
             for end in self.ends:
-                end.send_bytes(data)
+                end.send(data)
         return json.loads(data)
 
     def broadcast(self, tensors: list[Tensor]) -> None:
@@ -89,13 +118,13 @@ class InheritedGroup:
             else:
                 data = _bytes_of(tensor)
                 for end in self.ends:
-                    end.send_bytes(data)
+                    end.send(data)
 
     def add_up(self, tensors: list[Tensor]) -> None:
         """See `ProcessGroup`. Ranks are added in their order."""
         for tensor in tensors:
             if self.rank:
-                self.ends[0].send_bytes(_bytes_of(tensor))
+                self.ends[0].send(_bytes_of(tensor))
                 continue
             for end in self.ends:
                 tensor += self._receive(end, torch.empty_like(tensor))
@@ -103,15 +132,15 @@ class InheritedGroup:
     def gather(self, part: Tensor, columns: list[int]) -> list[Tensor]:
         """See `ProcessGroup`."""
         if self.rank:
-            self.ends[0].send_bytes(_bytes_of(part))
+            self.ends[0].send(_bytes_of(part))
             return []
         others = zip(self.ends, columns[1:], strict=True)
         return [part, *(self._receive(end, part.new_empty(len(part), n)) for end, n in others)]
 
-    def _receive(self, end: Connection, tensor: Tensor) -> Tensor:
+    def _receive(self, end: End, tensor: Tensor) -> Tensor:
         """Overwrite a tensor with one of its shape and type, and return it."""
         received = torch.empty(tensor.shape, dtype=tensor.dtype)
-        end.recv_bytes_into(_bytes_of(received))
+        _bytes_of(received)[:] = end.receive()
         with torch.no_grad():
             tensor.copy_(received)
         return tensor
@@ -183,11 +212,11 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
     own, threads = torch.get_num_threads(), max(1, (os.cpu_count() or 1) // count)
     environment = safe_environment(finds_twinset=True) | {"OMP_NUM_THREADS": str(threads)}
     others: list[subprocess.Popen[bytes]] = []
-    ends: list[Connection] = []
+    ends: list[End] = []
     try:
         for rank in range(1, count):
             here, there = socket.socketpair()
-            ends.append(Connection(here.detach()))
+            ends.append(End(here.detach()))
             with there:
                 command = [sys.executable, "-P", "-m", WORKER, str(there.fileno())]
                 worker = subprocess.Popen(
@@ -204,7 +233,7 @@ def process_group(count: int) -> Iterator[ProcessGroup | None]:
         try:
             yield group
             group.broadcast_message(END)
-        except (EOFError, ConnectionError) as error:
+        except Disconnected as error:
             raise InputError(
                 "one of the processes ended early, perhaps out of memory. Take fewer `processes`."
             ) from error
@@ -319,5 +348,5 @@ def run_worker(group: ProcessGroup | None = None) -> None:
 
 if __name__ == "__main__":
     end, own_rank, processes = map(int, sys.argv[1:])
-    with suppress(EOFError, ConnectionError):  # rank 0 is gone
-        run_worker(InheritedGroup(own_rank, processes, [Connection(end)]))
+    with suppress(Disconnected):  # rank 0 is gone
+        run_worker(InheritedGroup(own_rank, processes, [End(end)]))

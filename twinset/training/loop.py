@@ -34,6 +34,7 @@ from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer
 from twinset.training.distributed import END, ProcessGroup, sum_together
 
+MEASURED = 4096  # numbers of each sum by which its noise is measured
 WARM_UP = 0.05  # share of steps over which the learning rate rises
 RecordsOf = Callable[[np.ndarray], list[list[int]]]
 # Is called after each step, and once more when none follows (all are done, or somebody stopped the
@@ -140,7 +141,7 @@ def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepC
                         clipped=0.0 if is_empty else float(clipped.mean()),
                         non_finite=int((~finite).sum()),
                         noise=optimizer.noise,
-                        numbers=sum(total.numel() for total in engine.sums),
+                        numbers=optimizer.numbers,
                         seconds=time.monotonic() - began,
                         taken=optimizer.done - before,
                     )
@@ -179,9 +180,9 @@ class PrivateOptimizer:
         self._optimizer, self._schedule = optimizer, schedule
         self._record_event, self._max_grad_norm = record_event, max_grad_norm
         self.done = 0  # steps
-        # Of the last step: its noise as measured, over what its event says. NaN without an event of
-        # that kind. The measurement knows the exact sum, so it is private.
-        self.noise = math.nan
+        # Of the last step: its noise as measured, over what its event says, and by how many
+        # numbers. NaN without an event of that kind. It knows the exact sum, so it is private.
+        self.noise, self.numbers = math.nan, 0
 
     def step(self, sums: list[Tensor], units: Sequence[int]) -> None:
         """Take a step. Record what it spends before it is used, without interruption.
@@ -191,13 +192,11 @@ class PrivateOptimizer:
             units: the batch's units, as the policy knows them.
         """
         with uninterrupted():
-            exact = squared_norm(sums)
+            exact = [_first_numbers(total).clone() for total in sums]
+            shapes = self._policy.noise_shapes(sums) if self._policy.scales() else []
             noisy, event = self._policy.release(sums, units)
             self._record_event(event)
-            # Noise adds its own squared norm. Its product with the sum is small next to that.
-            added = max(0.0, squared_norm(noisy) - exact) / sum(total.numel() for total in noisy)
-            stated = getattr(event, "noise_multiplier", math.nan) * self._max_grad_norm
-            self.noise = added**0.5 / stated
+            self._measure_noise(exact, noisy, shapes, event)
             gradients = [total.div_(self._batch_size) for total in noisy]
             self._policy.update_statistics(self._parameters, gradients)
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
@@ -206,6 +205,28 @@ class PrivateOptimizer:
             self._schedule.step()
             self._optimizer.zero_grad()
             self.done += 1
+
+    def _measure_noise(
+        self, exact: list[Tensor], noisy: list[Tensor], shapes: list[Tensor], event: Event
+    ) -> None:
+        """Keep the noise of a release in `noise` and `numbers`, by the first numbers of each sum.
+
+        Args:
+            exact: these numbers before the release.
+            noisy: the released sums.
+            shapes: factors on the noise of each number. Empty: all are 1. The event states the
+                noise of the smallest factor that the policy allows.
+            event: what the release recorded.
+        """
+        stated = getattr(event, "noise_multiplier", math.nan) * self._max_grad_norm
+        added = [_first_numbers(a).double() - b for a, b in zip(noisy, exact, strict=True)]
+        if shapes:
+            least = self._policy.least_noise(self._policy.asked)
+            factors = (_first_numbers(shape).double() / least for shape in shapes)
+            added = [each / factor for each, factor in zip(added, factors, strict=True)]
+        self.numbers = sum(map(len, added))
+        self.noise = math.sqrt(sum(float(each.square().sum()) for each in added) / self.numbers)
+        self.noise /= stated
 
     def state(self) -> dict[str, Any]:
         """Return all that the next step needs, for `torch.save`."""
@@ -230,7 +251,6 @@ class PrivateOptimizer:
         self.done = state["done"]
 
 
-def squared_norm(tensors: Sequence[Tensor]) -> float:
-    """Return the sum of the squares of all numbers of some tensors."""
-    norms = [torch.linalg.vector_norm(t, dtype=torch.float64) for t in tensors]
-    return float(torch.stack(norms).square().sum())
+def _first_numbers(tensor: Tensor) -> Tensor:
+    """Return the first numbers of a tensor in a row, `MEASURED` of them at most."""
+    return tensor.detach().reshape(-1)[:MEASURED]

@@ -97,7 +97,7 @@ def release_label_counts(
     noisy = exact.copy()
     grid = GaussianGrid(randomness.noise[0], randomness.refinement[0])
     grid.add(noisy, noise_multiplier * most, step=1.0)
-    randomness.measure_noise(exact, noisy, most)
+    randomness.measure_noise(exact, noisy, most, rounded=0.5)
     return tuple(int(count) for count in noisy), event
 
 

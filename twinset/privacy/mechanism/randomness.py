@@ -89,10 +89,15 @@ class Randomness:
             lambda: keys.bytes(KEY_BYTES), "a fixed seed, for tests only", is_private=False
         )
 
-    def measure_noise(self, exact: np.ndarray, noisy: np.ndarray, change: float = 1.0) -> None:
-        """Keep how far a noisy sum (n,) is from the exact one, over what a unit can change it."""
+    def measure_noise(
+        self, exact: np.ndarray, noisy: np.ndarray, change: float = 1.0, rounded: float = 0.0
+    ) -> None:
+        """Keep how far a noisy sum (n,) is from the exact one, over what a unit can change it.
+
+        `rounded` is how much of the noise rounding may hide.
+        """
         if len(exact):
-            added = float(np.sqrt(np.square(noisy - exact).mean()))
+            added = float(np.sqrt(np.square(noisy - exact).mean())) + rounded
             self.measured.append((added / change, len(exact)))
 
     @classmethod
