@@ -94,7 +94,7 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
                 raise InputError(f"{path}: has no column {name!r}. Add it.")
         if others := [name for name in frame.columns if name not in columns]:
             raise InputError(
-                f"{path}: column {others[0]!r} is no label column. Remove it. To set other columns, "
+                f"{path}: column {others[0]!r} is no label column. Remove it. To set others, "
                 "use `where`, a run of `sample` for each."
             )
         labels = [spelled_labels(frame[a.name], a, path) for a in schema.attributes]
