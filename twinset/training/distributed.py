@@ -20,7 +20,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -151,11 +151,12 @@ def _bytes_of(tensor: Tensor) -> memoryview:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
+@dataclass
 class LaunchedGroup:
     """The processes of `torch.distributed`'s default group, which a launcher has started."""
 
-    def __init__(self) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+    rank: int = field(default_factory=dist.get_rank)
+    size: int = field(default_factory=dist.get_world_size)
 
     def broadcast_message(self, message: Any = None) -> Any:
         """See `ProcessGroup`."""

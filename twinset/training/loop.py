@@ -196,7 +196,7 @@ class PrivateOptimizer:
             shapes = self._policy.noise_shapes(sums) if self._policy.scales() else []
             noisy, event = self._policy.release(sums, units)
             self._record_event(event)
-            self._measure_noise(exact, noisy, shapes, event)
+            self.measure_noise(exact, noisy, shapes, event)
             gradients = [total.div_(self._batch_size) for total in noisy]
             self._policy.update_statistics(self._parameters, gradients)
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
@@ -206,7 +206,7 @@ class PrivateOptimizer:
             self._optimizer.zero_grad()
             self.done += 1
 
-    def _measure_noise(
+    def measure_noise(
         self, exact: list[Tensor], noisy: list[Tensor], shapes: list[Tensor], event: Event
     ) -> None:
         """Keep the noise of a release in `noise` and `numbers`, by the first numbers of each sum.
