@@ -13,16 +13,11 @@ from twinset.errors import VerificationError
 from twinset.files.atomic import sha256_file
 from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import guarantee
-from twinset.release.registries import (
-    CROISSANT,
-    DEPLOYMENT,
-    TO_FILL_IN,
-    UNDATED,
-    describe_data_set,
-)
+from twinset.release.registries import CROISSANT, DEPLOYMENT, TO_FILL_IN, UNDATED, describe_data_set
 from twinset.release.share import PAGE, write_share
 from twinset.release.verify import verify
 from twinset.table.kinds import TEXT, Column
+from twinset.table.schema import Schema
 
 HOSTILE = "'x' <script>\n---\nstatus: Approved $y$ {{ z }}"
 # Of the specification of responsible-AI fields, version 1.0.
@@ -107,17 +102,13 @@ def test_croissant_says_of_privacy_what_the_ledger_says(tmp_path):
         assert as_private == (claim.epsilon is None) and "license" not in found
 
 
-def test_croissant_says_whether_the_labels_were_compared_with_the_texts():
-    labelled, told = description(), []
-    unlabelled = replace(labelled.schema, attributes=(), columns=("review",))
-    for made in (
-        labelled,
-        replace(labelled, redrawn={"denied": 3}),
-        replace(labelled, schema=unlabelled),
-    ):
-        found = describe_data_set(made, ledger(), "csv", 6, "0" * 64, {"review": ("review", "O")})
-        told.append(json.loads(found)["rai:dataAnnotationProtocol"])
-    assert "No one checked" in told[0] and "teacher judged" in told[1] and "no labels" in told[2]
+def test_croissant_says_whether_the_labels_were_compared_with_the_texts(tmp_path):
+    bare = replace(description(), schema=Schema("review", "str", (), ("review",)))
+    found = describe_data_set(bare, ledger(), "csv", 6, "0" * 64, {"review": ("review", "O")})
+    assert "no labels" in json.loads(found)["rai:dataAnnotationProtocol"]
+    for redrawn, said in (({}, "No one checked"), ({"denied": 3}, "teacher judged")):
+        found, _ = described(tmp_path, redrawn=redrawn)
+        assert said in found["rai:dataAnnotationProtocol"]
 
 
 @pytest.mark.parametrize("spent", [ledger(), FLAGGED])

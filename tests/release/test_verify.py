@@ -20,7 +20,7 @@ from twinset.privacy.accounting.events import SubsampledGaussian
 from twinset.privacy.statement.ledger import FORMAT_VERSION
 from twinset.release import verify as verification
 from twinset.release.card import read_header
-from twinset.release.publish import publish
+from twinset.release.publish import companions, publish
 from twinset.release.share import statement_text
 from twinset.release.verify import verify
 
@@ -88,6 +88,16 @@ def test_a_run_its_share_and_a_published_file_are_all_taken(tmp_path):
         verify(other)
     publish(run / "share", tmp_path / "reviews.txt")  # `privacy.json` names the format
     assert verify(tmp_path / "reviews.txt").rows == 6
+    # A file that was published with a twin stands for it. Which of two, or none, is not guessed.
+    for file in filter(Path.is_file, companions(tmp_path / "reviews.v2.csv").values()):
+        assert "reviews.v2.csv: unaltered, 6 rows, 2 columns" in verify(file).checked
+    card, another = tmp_path / "reviews.README.md", tmp_path / "reviews.csv"
+    for change, said in (
+        (another.touch, "reviews.README.md: comes with a twin. Name its file (reviews.csv or "),
+        (lambda: (another.unlink(), another.with_suffix(".txt").unlink()), "Name its file, rev"),
+    ):
+        change()
+        assert said in refusals.refusal(verify, card)
 
 
 def test_of_two_twins_one_is_named_by_the_ledger_and_both_are_refused(tmp_path):

@@ -41,6 +41,23 @@ def companions(output: Path) -> dict[str, Path]:
     return {name: output.with_name(f"{output.stem}.{name}") for name in names}
 
 
+def find_published(named: Path) -> Path:
+    """Return the published twin of a file that comes with it. Any other file returns itself.
+
+    Raises:
+        InputError: there is no twin of its name, or there are several files that may be it.
+    """
+    endings = [f".{name}" for name in companions(named) if named.name.endswith(f".{name}")]
+    if not endings or beside(named)[1].is_file():
+        return named
+    stem = named.name.removesuffix(endings[0])
+    twins = sorted(f for f in named.parent.iterdir() if f.stem == stem and f.is_file())
+    if len(twins) != 1:
+        found = f" ({' or '.join(f.name for f in twins)})" if twins else f", {stem}.csv or another"
+        raise InputError(f"{named}: comes with a twin. Name its file{found}.")
+    return twins[0]
+
+
 def check_output(output: Path, overwrite: bool = False, is_same: bool = False) -> None:
     """Refuse an output file that `publish` could not write. Call it before any training.
 

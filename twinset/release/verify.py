@@ -20,7 +20,7 @@ from twinset.privacy.accounting.events import MaskedAccess
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.card import CARD, may_hide, one_line, read_header, stated_lines, stated_numbers
-from twinset.release.publish import beside, companions
+from twinset.release.publish import beside, companions, find_published
 from twinset.release.share import (
     COMPANIONS,
     LEDGER,
@@ -76,7 +76,7 @@ def verify(path: str | Path, key: str | Path | None = None) -> VerificationRepor
     """Check a run folder, its `share/`, or a twin with its companions next to it.
 
     Args:
-        path: of the folder or the twin.
+        path: of the folder, the twin, or a file that was published with the twin.
         key: a file with the public key that must have signed it, such as `id_ed25519.pub`.
 
     Raises:
@@ -87,6 +87,8 @@ def verify(path: str | Path, key: str | Path | None = None) -> VerificationRepor
         # 1. Find the files. `privacy.json` names the twin's format, and so its file.
         named = Path(path)
         folder = named.parent if named.is_file() else named
+        if named.is_file() and not (folder / PRIVACY).is_file():
+            named = find_published(named)
         shares = [f for f in (folder, folder / "share") if (f / PRIVACY).is_file()]
         twin_file: Path | None = None
         if named.is_file() and (beside(named)[1].is_file() or not (folder / PRIVACY).is_file()):
