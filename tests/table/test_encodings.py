@@ -139,6 +139,45 @@ FEW = (
     "|Malmö|Århus|Brontë|El Niño|déjà vu|5°C|20 m²|½ hour|the “best”|it’s|wait…|São Paulo|Curaçao"
     "|1º|PARÍS|2ème|Søren|£3 in São Paulo, at Søren’s café"
 ).split("|")
+# Inflected words of languages that mostly have Western letters: a few hundred each, as in a table.
+INFLECTED = {
+    "Hungarian": (
+        "cp1250",
+        {
+            "szép hűvös föld gyümölcs személyzet fürdő idő erdő nő népszerű segítőkész": " ről "
+            "ből től hez nek ben ért ig",
+            "szállás szobájá ház város ajtó állomás út ágy kiváló vár": " ról ból tól hoz nak ban",
+        },
+    ),
+    "Estonian": (
+        "cp1257",
+        {
+            "mäe õhtu tüdruku söögi külma põllu hommikusöögi väikese jõe sõbra lõuna võõra nädala "
+            "päeva töö köögi kõrge pääsu režiimi": "s st sse l lt le ks ni na ta ga"
+        },
+    ),
+    "Kurdish": (
+        "cp1254",
+        {
+            "çêj şîrîn nîşan pêşî dîtin gû hêsan înglîz mêvan pirtûk rûn xanî çav dêr kûr rê nû "
+            "çîrok bîr hêvî zû": " an ê ên a"
+        },
+    ),
+}
+# Western for several reasons, of which none is a word of another language.
+WESTERN = (
+    "don´t|it´s|I´m|can´t|geht´s|café´s|that´s|isn´t",
+    "90×200|140×200|80×80|180×200|Ø30|Ø10|Ø8|20×30|5×4",
+    "Zu\xadsam\xadmen\xadarbeit|Ver\xadtrag|Ge\xadrät|für|schön|größer",
+    "10µg|5 µg|µ|20µl|3µm|CO²|x²|kg/m³|10³|12m²|½l",
+    "müller99|josé_m|jörg77|josé12|JoséMaría|McKäse|iPhöne",
+    "GROßE|STRAßE|FÜR|SCHÖN|MÜLLER|STOßEN|ÄPFEL",
+    "Björn|Jörg|Günter|René|André|Inés|Ángel|Óscar|Raúl|Göttingen|Cádiz",
+    "Mª|Nº|1ª|Dª|Müller|Köln|Zürich|García|José|café|résumé|Málaga",
+    "Müller|Schröder|Jürgen|García|José|Hernández|Pérez|Martínez|López|Núñez",
+    "Šimon|Žižek|Željko|Miloš",
+    "väga|töö|õhtu|külm|söök|jõgi|mägi|õde|põld|tüdruk|täna|küla|žanr",
+)
 CASES = [(language, page) for language, (page, *_) in SENTENCES.items()]
 CASES += [(language, page) for page, languages in OTHERS.items() for language in languages]
 REMEDY = re.compile(r"encoding is unclear.*\. Name it with `encoding`")
@@ -168,6 +207,32 @@ def test_a_language_in_an_old_encoding_is_read_right_or_refused(tmp_path, langua
     for sentence in sentences:  # alone in a table of ASCII
         few = [f"{text} {sentence}" if n == 7 else text for n, text in enumerate(TEXTS)]
         assert texts_of(tmp_path, few, page) in (few, None)
+
+
+@pytest.mark.parametrize("language", INFLECTED)
+def test_words_with_mostly_western_letters_are_read_right(tmp_path, language):
+    page, parts = INFLECTED[language]
+    words = [a + b for stems, ends in parts.items() for a in stems.split() for b in ends.split(" ")]
+    texts = [f"{one} {' '.join(words[n::40])}" for n, one in enumerate(TEXTS)]
+    assert texts_of(tmp_path, texts, page) == texts
+    for step in (3, 10, 30):  # fewer, in a table of English. Some are words of Portuguese, too
+        some = words[::step]
+        few = [f"{one} {' '.join(some[n::40])}".strip() for n, one in enumerate(TEXTS)]
+        assert texts_of(tmp_path, few, page) in (few, None)
+
+
+@pytest.mark.parametrize("words", WESTERN)
+def test_symbols_digits_and_equal_texts_are_no_reason_to_refuse(tmp_path, words):
+    several = words.split("|")
+    few = [f"{one} {several[n % len(several)]}" for n, one in enumerate(TEXTS)]
+    assert texts_of(tmp_path, few, "cp1252") == few
+
+
+def test_letters_of_one_page_in_words_of_two_languages_are_refused_by_name(tmp_path):
+    words = "Szabó László Kovács Tóth Fűszer Erdős Győr Molnár Köln Zürich Günter"
+    (tmp_path / "t.csv").write_bytes(cells([f"{words} {n}" for n in range(40)]).encode("cp1250"))
+    with pytest.raises(InputError, match=r"unclear \(it may be cp12.* or cp12"):
+        read_frame(tmp_path / "t.csv")
 
 
 @pytest.mark.parametrize(("word", "page"), [("Kč", "cp1250"), ("Viesnīca bija ļoti", "cp1257")])

@@ -87,7 +87,7 @@ _LANGUAGES = {
     "æøåéèêòóôü äöõü",
     # Polish, Czech, Slovak, Hungarian, Romanian, Croatian and Slovene
     "cp1250": "ąćęłńóśźż áčďéěíňóřšťúůýž áäčďéíĺľňóôŕšťúýž áéíóöőúüű ăâîşţ čćđšž",
-    "cp1254": "âçğıîöşüû\u0307",  # Turkish. The dot is a part of a small İ
+    "cp1254": "âçğıîöşüû\u0307 çêîşû",  # Turkish, where the dot is a part of a small İ, Kurdish
     "cp1257": "ąčęėįšųūž āčēģīķļņšūž äöõüšž",  # Lithuanian, Latvian, Estonian
     # Russian and Bulgarian, Ukrainian, Belarusian, Serbian and Macedonian
     "cp1251": "абвгдежзийклмнопрстуфхцчшщъыьэюяё абвгґдеєжзиіїйклмнопрстуфхцчшщьюя "
@@ -101,9 +101,13 @@ _ALPHABETS = {
     for page, some in _LANGUAGES.items()
 }
 _ICELANDIC = frozenset(f"áðéíóúýþæö{_ASCII}")  # Western too, but the same bytes are Turkish letters
-_SPLIT = re.compile(r"[\s\x00-/:-@\[-`{-\x7f’‘«»‹›–—…°•·€®™©]+")  # words and numbers
-_BEFORE = "0123456789½¼¾¡¿„‚£¥§±"  # of a word
-_NO_WORD = re.compile(r"[\x00-\x7f]*|[^\w\ufffd]*|[ckdm]?m[²³]|[nN]?[ºª]|µ\w+")
+# What parts words: signs, and a small letter before a capital. A sign may be a letter in another
+# page (`by³` is był), so some part words only before ASCII or behind digits.
+_SPLIT = re.compile(
+    r"[\s\x00-@\[-`{-\x7f’‘«»‹›–—…°•·€®™©]+|[´×µ²\xad](?=[\x00-\x7f])|(?<=[0-9])[¹³ªº]|(?<=[a-zß-ÿ])(?=[A-Z])"
+)
+_BEFORE = "½¼¾¡¿„‚£¥§±"  # of a word
+_NO_WORD = re.compile(r"[\x00-\x7f]*|[^\w\ufffd]*|[ckdm]?m³|[DMNn]?[ºª]")
 _MOST = 0.9  # of the words
 _MANY = 6  # words by which another page than the usual one is known
 
@@ -254,35 +258,58 @@ def _code_page(sample: bytes) -> tuple[str | None, list[str]]:
     """Return the code page of lines, None if it is unclear, and those that it may be.
 
     It is the Western one if nearly all words fit Western languages. It is another one if nearly all
-    of several words fit one language of that page, and of no other. If both is true, nearly all
-    words must fit one Western language. Each distinct word counts once.
+    of several words fit one language of that page, and of no other. If both is true, only words
+    that the two pages read differently are evidence. The other page is taken if its language fits
+    several more of them than the best Western language, and the Western page if it fits no more.
+    Else it's unclear. Each distinct word counts once.
 
     >>> _code_page("żółta łódź, źle, ćma, dąb, był, też, śnieg".encode("cp1250"))[0]
     'cp1250'
     """
-    words, shares = dict[str, set[str]](), dict[str, float]()
+    words = dict[str, set[str]]()
     for page in _ALPHABETS:  # words with letters beyond ASCII
         parts = _SPLIT.split(sample.decode(page, "replace"))
         found = {part.strip("“”").lstrip(_BEFORE) for part in parts}
         words[page] = {word for word in found if not _NO_WORD.fullmatch(word)}
-    usual = words[_WESTERN]
-    western = [{word for word in usual if _fits(word, one)} for one in _ALPHABETS[_WESTERN]]
-    for page, alphabets in (_ALPHABETS | {_WESTERN: [_ICELANDIC]}).items():
-        own = words[page] or {"\ufffd"}
-        both = own, own - usual or own  # those that are not the same in the usual page, too
-        each = (min(np.mean([_fits(w, one) for w in some]) for some in both) for one in alphabets)
-        shares[page] = float(max(each))
-    found = {p for p, share in shares.items() if share >= _MOST and len(words[p]) >= _MANY}
-    if len(set().union(*western)) >= _MOST * len(usual):
-        found = {_WESTERN} | (found if max(map(len, western)) < _MOST * len(usual) else set())
-    likely = sorted((page for page, share in shares.items() if share > 0.5), key=shares.__getitem__)
-    return (found.pop() if len(found) == 1 else None), likely[:-4:-1]
+    usual = words.pop(_WESTERN)
+    *western, icelandic = [
+        {word for word in usual if _fits(word, one)}
+        for one in [*_ALPHABETS[_WESTERN], _ICELANDIC]  # its ð, þ and ý are letters of no other
+    ]
+    most = _MOST * len(usual)
+    is_usual = len(set().union(*western)) >= most
+    shares, gains, losses = dict[str, float](), dict[str, int](), dict[str, int]()
+    for page, own in words.items():
+        new = own - usual  # words that are read differently
+        each = [{word for word in own if _fits(word, one)} for one in _ALPHABETS[page]]
+        shares[page], gains[page] = max(
+            (
+                min(len(some & part) / max(1, len(part)) for part in (own, new or own)),
+                len(some & new),
+            )
+            for some in each
+        )
+        losses[page] = max((len(f), len(f - own)) for f in western)[1]
+    near = [page for page, share in shares.items() if share >= _MOST]
+    is_usual |= bool(near) and all(words[page] == usual for page in near)  # nothing hangs on it
+    likely = {page for page in near if len(words[page]) >= _MANY}
+    if is_usual:
+        likely = {page for page in likely if gains[page] > losses[page]}
+        if any(gains[page] < losses[page] + _MANY for page in likely) or not likely:
+            likely.add(_WESTERN)
+    elif len(icelandic) >= max(most, _MANY):
+        likely.add(_WESTERN)
+    if len(likely) != 1:
+        shares[_WESTERN] = len(set().union(*western, icelandic)) / max(1, len(usual))
+        some = likely or {page for page, share in shares.items() if share > 0.5}
+        return None, sorted(some, key=lambda page: (shares[page], page))[:-4:-1]
+    return likely.pop(), []
 
 
 def _fits(word: str, alphabet: frozenset[str]) -> bool:
     """Return whether a language has a word's letters, and capitals where the word has them."""
     is_latin = "a" in alphabet
-    is_cased = word[1:] == word[1:].lower() or (is_latin and word.isupper())
+    is_cased = word[1:] == word[1:].lower() or (is_latin and word.replace("ß", "").isupper())
     is_mixed = not is_latin or len(word) < 2 or any(map(str.isascii, word))  # as Latin words are
     return is_cased and is_mixed and "ς" not in word[:-1] and alphabet.issuperset(word.lower())
 
