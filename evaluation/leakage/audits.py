@@ -359,10 +359,10 @@ class PlantedTable:
             if self._request.coins:
                 stated = config.privacy.target_delta  # one δ for all policies: that of the claims
                 delta = default_delta(len(self.frame)) if stated is None else stated
-                # To the model, canaries of the table are more likely than to the base model. To the
-                # rows, they are likelier than others by words that stand next to each other.
+                # To the model, canaries of the table are more likely than to the base model. The
+                # rows repeat them: some row shares more runs of words with them than with others.
                 gained = self._losses_before - self._coin_losses(model)
-                echoed = -canaries.bigram_model(model.tokenizer, texts)(self._coins.texts)
+                echoed = text_attacks(texts, self._coins.texts, ())[0].members
                 given = self._included, delta
                 for sees, audit in (
                     (roc.MODEL, roc.one_run_audit(gained, *given)),

@@ -15,7 +15,7 @@ import copy
 import math
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from os.path import commonprefix
@@ -234,10 +234,14 @@ def candidate_losses(
     return losses
 
 
-def bigram_model(tokenizer: Any, texts: Sequence[str]) -> Callable[[Sequence[str]], np.ndarray]:
-    """Return what gives the loss (N,) in nats of texts under a bigram model of released rows.
+def rank_in_rows(
+    tokenizer: Any, texts: Sequence[str], canaries: Sequence[Canary], seed: int
+) -> list[Exposure]:
+    """Rank canaries' secrets by the released rows alone (Meeus et al. 2025, section 3).
 
-    It has add-one smoothing over its words and one more.
+    This uses a bigram model of the released rows, with add-one smoothing over its words and one
+    more. For a space larger than `ECHOED`, that many candidates drawn by the seed represent the
+    rest. The exposure is then at most log2 of their number.
     """
 
     def split(texts: Sequence[str]) -> list[list[int]]:
@@ -250,27 +254,7 @@ def bigram_model(tokenizer: Any, texts: Sequence[str]) -> Callable[[Sequence[str
     pairs = Counter(pair for row in rows for pair in pairwise(row))
     firsts = Counter(first for row in rows for first in row[:-1])
     kinds = len({token for row in rows for token in row}) + 1
-
-    def losses_of(texts: Sequence[str]) -> np.ndarray:
-        losses = np.zeros(len(texts))
-        for number, row in enumerate(split(texts)):
-            for one, two in pairwise(row):
-                losses[number] += math.log(firsts[one] + kinds) - math.log(pairs[one, two] + 1)
-        return losses
-
-    return losses_of
-
-
-def rank_in_rows(
-    tokenizer: Any, texts: Sequence[str], canaries: Sequence[Canary], seed: int
-) -> list[Exposure]:
-    """Rank canaries' secrets by the released rows alone (Meeus et al. 2025, section 3).
-
-    This uses a bigram model of the released rows. For a space larger than `ECHOED`, that many
-    candidates drawn by the seed represent the rest. The exposure is then at most log2 of their
-    number.
-    """
-    losses_of, found = bigram_model(tokenizer, texts), []
+    found = []
     for canary in canaries:
         space, method = canary.format.space, f"{EXACT}, {BIGRAMS}"
         if space <= ECHOED:
@@ -278,6 +262,10 @@ def rank_in_rows(
         else:
             candidates, place = [canary.text, *canary.other_texts(ECHOED - 1, seed)], 0
             method = f"rank among {ECHOED} candidates, {BIGRAMS}"
-        rank = expected_rank(losses_of(candidates), place) / len(candidates) * space
+        losses = np.zeros(len(candidates))  # nats
+        for number, row in enumerate(split(candidates)):
+            for one, two in pairwise(row):
+                losses[number] += math.log(firsts[one] + kinds) - math.log(pairs[one, two] + 1)
+        rank = expected_rank(losses, place) / len(candidates) * space
         found.append(Exposure(canary, rank, method))
     return found
