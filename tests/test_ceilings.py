@@ -65,11 +65,11 @@ LINES = {
     "evaluation/bench": (1_500, 1_500),
     # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
     # replay took 800: ways, neighbours, faults, lines and refusals, and how far each sum moves
-    "tests": (21_774, 16_000),
+    "tests": (21_800, 16_000),
 }
 # goal 250. Columns took 14, replay two, signatures two, accounts two, descriptions for others four
 MOST_FILES = 269
-LONGEST_FILE = 610  # goal 600
+LONGEST_FILE = 600
 FUNCTIONS_PER_1000_LINES = 38.5
 CALLED_ONCE = 62
 COMMENTS_PER_100_LINES = 5
