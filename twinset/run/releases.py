@@ -325,6 +325,10 @@ def keep_measured_noise(run: Run, event: GaussianRelease | None) -> None:
         return
     found, numbers = np.array(sums).T
     weights = np.maximum(found, 1e-30) ** -2.0  # a sum without noise tells all
+    if len(sums) > 1:
+        # the mean of σ⁻² by n numbers is too large by n / (n - 2), and their n counts as n - 4
+        numbers = np.maximum(numbers - 4, 1)
+        weights *= (numbers + 2) / (numbers + 4)
     together = float(weights.sum() ** -0.5)
     shares = weights / weights.sum()
     figures = {"release": event.what, "noise": together / event.noise_multiplier}
