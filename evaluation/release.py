@@ -460,3 +460,15 @@ def take_records(records: Records, places: np.ndarray) -> Records:
 def records_to_frame(records: Records) -> pd.DataFrame:
     """Return records as a table again."""
     return twin_frame(records.schema, records.texts, records.labels, records.other_columns())
+
+
+def parse_file(path: Path, parse: Callable[[str], Any]) -> Any:
+    """Return the content of a file of the run, or None if it is missing."""
+    if not path.is_file():
+        return None
+    try:
+        return parse(read_text(path))
+    except DAMAGED as error:
+        raise InputError(
+            f"{path}: is damaged ({type(error).__name__}). Restore it, or remove it."
+        ) from error

@@ -13,11 +13,10 @@ import json
 import math
 from pathlib import Path
 
-from twinset.errors import DAMAGED, InputError
-from twinset.files.limits import read_text
 from twinset.run.run_folder import MEASURED_NOISE, METRICS
 
 from ..findings import Measured, Score
+from ..release import parse_file
 
 NOISE = "noise as measured"
 STEPS = "training steps"
@@ -42,16 +41,8 @@ def measured_noise(internal: Path) -> list[Measured]:
 
     found: dict[str, list[tuple[float, int]]] = {}
     for name in (MEASURED_NOISE, METRICS):
-        path = internal / name
-        try:
-            lines = read_text(path).splitlines() if path.is_file() else []
-            for line in map(json.loads, lines):
-                if (noise := line.get("noise")) is None:
-                    continue
-                each = float(noise), int(line["numbers"])
-                found.setdefault(str(line.get("release", STEPS)), []).append(each)
-        except DAMAGED as error:
-            raise InputError(f"{path}: is damaged ({type(error).__name__}). Restore it.") from error
+        for release, noise, numbers in parse_file(internal / name, read_noise) or ():
+            found.setdefault(release, []).append((noise, numbers))
     measured = []
     for release, several in found.items():
         noise, numbers = min(several)
@@ -60,6 +51,12 @@ def measured_noise(internal: Path) -> list[Measured]:
         score = Score(NOISE, noise, float(low), float(high), "match", 0.0, math.inf, numbers)
         measured.append(Measured("leakage", score, {"release": release}))
     return measured
+
+
+def read_noise(text: str) -> list[tuple[str, float, int]]:
+    """Return of each line the release, its noise as a share, and by how many numbers."""
+    lines = [line for line in map(json.loads, text.splitlines()) if line.get("noise") is not None]
+    return [(str(x.get("release", STEPS)), float(x["noise"]), int(x["numbers"])) for x in lines]
 
 
 def lacks_noise(score: Score) -> bool:

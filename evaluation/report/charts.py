@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 from ..findings import Score
 from ..release import TWIN
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 from .verdicts import (
     ROWS,
     format_interval,
@@ -366,3 +370,18 @@ def shorten(text: str, units: float) -> str:
 def replace_unseen(text: str) -> str:
     """Replace characters that no page can show: control characters, and half characters."""
     return text.__class__(_UNSEEN.sub("\N{REPLACEMENT CHARACTER}", text))
+
+
+def read_template(name: str, **filters: Callable[[Any], str]) -> Template:
+    """Return a page's template of this folder, which escapes all values and misses none."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: replace_unseen(value) if isinstance(value, str) else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= filters
+    return environment.from_string(Path(__file__).with_name(name).read_text("utf-8"))

@@ -36,11 +36,10 @@ from twinset.release.share import PRIVACY
 from twinset.release.verify import VerificationReport
 from twinset.run.budget import ID, Book
 from twinset.run.run_folder import HELD_OUT
-from twinset.table.read import read_frame
 
 from ..findings import Measured, Question
 from ..leakage.roc import AUROC, BOUND, PLACE, RATES
-from .charts import replace_unseen
+from .charts import read_template
 from .known_run import KnownRun
 from .verdicts import (
     MEANINGS,
@@ -85,7 +84,6 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
     Raises:
         InputError: there is no such account, or it cannot be read.
     """
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 
     ledger, claim, privacy = known.ledger, known.claim, known.root / "share" / PRIVACY
@@ -105,22 +103,14 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
         checked = f"IT DOES NOT HOLD: {found}. Do not hand this over."
     else:
         checked = f"It could not be checked: {found}"
-    rows = None if known.twin_file is None else len(read_frame(known.twin_file))
     trained = bool(ledger and not all(isinstance(e, RELEASES) for e in ledger.events))
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: replace_unseen(value) if isinstance(value, str) else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
-        "described": lambda event: describe_event(event).translate(dict.fromkeys(map(ord, "\\*"))),
+    template = read_template(
+        "dossier.html.jinja",
+        described=lambda event: describe_event(event).translate(dict.fromkeys(map(ord, "\\*"))),
         # commands in sentences, of which all else is escaped
-        "codes": lambda text: Markup(re.sub("`(.+?)`", r"<code>\1</code>", str(escape(text)))),
-    }
-    template = Path(__file__).with_name("dossier.html.jinja").read_text("utf-8")
-    return environment.from_string(template).render(
+        codes=lambda text: Markup(re.sub("`(.+?)`", r"<code>\1</code>", str(escape(text)))),
+    )
+    return template.render(
         name=known.root.resolve().name,
         day=f"{date.today():%d %B %Y}".lstrip("0"),
         version=__version__,
@@ -133,8 +123,8 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
         delta=write_power(up_digits(claim.delta)) if claim and claim.delta else "none",
         ledger=ledger,
         one=one_of(ledger) if ledger else "record",
-        rows=rows,
-        columns=list(read_frame(known.twin_file)) if known.twin_file else [],
+        rows=None if known.twin is None else len(known.twin),
+        columns=[] if known.twin is None else list(known.twin),
         base_model=known.base_model or "unknown",
         trained=trained,
         hashes={

@@ -7,21 +7,24 @@ writes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from twinset.errors import DAMAGED, InputError, VerificationError
+from twinset.errors import InputError, VerificationError
 from twinset.files.atomic import sha256_file
-from twinset.files.limits import read_text
 from twinset.privacy.statement.guarantee import Guarantee, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.share import LEDGER, PRIVACY, check_file_format, find_twins
 from twinset.release.verify import VerificationReport, verify
 from twinset.run.run_folder import SETTINGS
+from twinset.table.read import read_frame
 
 from ..findings import FIRST, Findings
+from ..release import parse_file
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class KnownRun:
         stale: the kinds that were measured on other rows than the present ones.
         base_model: as the options of the run name it.
         twin_file: the twin.
+        twin: its rows.
         digest: its SHA-256.
         verified: the findings of `verify`, or its error. Then nothing holds of what the files say.
     """
@@ -49,6 +53,7 @@ class KnownRun:
     stale: list[str]
     base_model: str | None
     twin_file: Path | None
+    twin: DataFrame | None
     digest: str | None
     verified: VerificationReport | VerificationError | InputError
 
@@ -76,6 +81,7 @@ def read_run(run: Path) -> KnownRun:
         internal / SETTINGS, lambda text: str(json.loads(text)["training"]["base_model"])
     )
     twin_file = next(iter(find_twins(share)), None)
+    twin = None if twin_file is None else read_frame(twin_file)
     digest = None if twin_file is None else sha256_file(twin_file)
     stale = [k for k, f in found.items() if digest and f.about.get("twin_sha256", digest) != digest]
     claim = guarantee(ledger) if ledger else None
@@ -85,17 +91,5 @@ def read_run(run: Path) -> KnownRun:
     except (VerificationError, InputError) as error:
         verified = error
     return KnownRun(
-        run, ledger, claim, found, whole, stale, base_model, twin_file, digest, verified
+        run, ledger, claim, found, whole, stale, base_model, twin_file, twin, digest, verified
     )
-
-
-def parse_file(path: Path, parse: Callable[[str], Any]) -> Any:
-    """Return the content of a file of the run, or None if it is missing."""
-    if not path.is_file():
-        return None
-    try:
-        return parse(read_text(path))
-    except DAMAGED as error:
-        raise InputError(
-            f"{path}: is damaged ({type(error).__name__}). Restore it, or remove it."
-        ) from error

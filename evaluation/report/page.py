@@ -35,18 +35,18 @@ from twinset.privacy.accounting.events import (
 from twinset.privacy.statement.guarantee import belief_sentence, guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import OUTSIDE, noise_cells
-from twinset.run.run_folder import SETTINGS, check_ended, is_run
+from twinset.run.run_folder import METRICS, SETTINGS, check_ended, is_run
 from twinset.table.columns import as_texts
 from twinset.table.read import read_frame
 
 from ..findings import Measured, Question, Score
 from ..policy_runs import BASELINE_FILE
-from ..release import forms_of
+from ..release import forms_of, parse_file
 from . import charts, figures
-from .charts import Point, replace_unseen
+from .charts import Point, read_template
 from .dossier import build_dossier
 from .figures import Figure, Table
-from .known_run import KnownRun, parse_file, read_run
+from .known_run import KnownRun, read_run
 from .verdicts import (
     GUESSING,
     MEANINGS,
@@ -118,14 +118,12 @@ def build_report(
     """Return the page of a run. Missing parts are named with the commands that make them.
 
     `show_real` has private tables by name, of which a few rows are shown. Anything that is not a
-    run folder, or has an invalid file in it, is refused. `known`: what was read of the run already.
+    run folder, or has an invalid file in it, is refused. `known`: the run, if it was read already.
     """
-    from jinja2 import Environment, StrictUndefined
-
     known = known or read_run(run)
     found, ledger, claim, internal = known.found, known.ledger, known.claim, run / "internal"
     steps = parse_file(
-        internal / "metrics.jsonl",
+        internal / METRICS,
         lambda text: [dict(json.loads(line)) for line in text.splitlines() if line.strip()],
     )
     noise = parse_file(
@@ -133,9 +131,8 @@ def build_report(
     )
     base_rows = internal / BASELINE_FILE
     base = read_frame(base_rows) if base_rows.is_file() else None
-    twin, facts = None, [f"written by {known.base_model}"] if known.base_model else []
-    if known.twin_file is not None:
-        twin = read_frame(known.twin_file)
+    twin, facts = known.twin, [f"written by {known.base_model}"] if known.base_model else []
+    if twin is not None and known.twin_file is not None:
         made = f"{date.fromtimestamp(known.twin_file.stat().st_mtime):%d %B %Y}".lstrip("0")
         facts = [f"{len(twin):,} rows", *facts, made]
 
@@ -173,22 +170,15 @@ def build_report(
     for name, real in (show_real or {}).items():
         same = real if twin is None else real.filter(list(twin))  # columns that the twin has too
         private.append({"name": name, "rows": sample_rows(same, text), "total": len(real)})
-    css, script, template = (
-        Path(__file__).with_name(name).read_text("utf-8")
-        for name in ("page.css", "search.js", "page.html.jinja")
+    css, script = (
+        Path(__file__).with_name(name).read_text("utf-8") for name in ("page.css", "search.js")
     )
-    environment = Environment(
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=lambda value: replace_unseen(value) if isinstance(value, str) else value,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    template = read_template(
+        "page.html.jinja",
+        decimals=up_decimals,
+        scientific=lambda value: write_power(up_digits(value)),
     )
-    environment.filters |= {
-        "decimals": up_decimals,
-        "scientific": lambda value: write_power(up_digits(value)),
-    }
-    return environment.from_string(template).render(
+    return template.render(
         css=Markup(css),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

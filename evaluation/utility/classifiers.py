@@ -241,9 +241,7 @@ def fit_privately(
     fall = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 1e-3, steps)
     # Training without a budget spends what no ledger counts.
     record: Callable[[Any], None] = ledger.record if ledger else lambda event: None
-    optimizer = PrivateOptimizer(
-        clipping.parameters, policy, batch, params.max_grad_norm, adam, fall, record
-    )
+    optimizer = PrivateOptimizer(clipping.parameters, policy, batch, adam, fall, record)
     try:
         for drawn in poisson_batches(rows, params.sample_rate, steps, params.randomness):
             members = drawn.tolist()

@@ -217,7 +217,7 @@ class Account:
             before, book = self._read()
             dates = [run.date for run in book.runs if run.id == self.id]
             date = dates[0] if dates else f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
-            entry = Entry(self.id, date, self.command, self.owner, False, ledger)
+            entry = Entry(self.id, date, self.command, self.owner, is_spent, ledger)
             new, limit = with_ledger(ledger), book.limit
             if limit is not None and (spent := self._epsilon_of(new)) > limit * ROUNDING:
                 most = largest_epsilon(
@@ -274,7 +274,6 @@ class Account:
             raise InputError(f"{self.file}: the run is trained, so its ε stays.")
 
         self.enter(ledger, planned, is_spent=True)
-        self.end(ledger.events)
 
     def _read(self) -> tuple[Book | None, Book]:
         """Return the account as it is, and with the limit that this run states."""

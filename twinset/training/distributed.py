@@ -81,7 +81,7 @@ class End:
             raise Disconnected from error
 
     def receive(self) -> bytes:
-        """Return what was sent. Raise `Disconnected` if no one is there."""
+        """Return the next message. Raise `Disconnected` if no one is there."""
         try:
             return self._connection.recv_bytes()
         except (EOFError, OSError) as error:

@@ -107,9 +107,7 @@ def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepC
         adam = torch.optim.Adam(weights, plan.learning_rate, betas=(0.9, 0.99), fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, rate_shape)
         record = context.record_event
-        optimizer = PrivateOptimizer(
-            weights, policy, plan.batch_size, context.max_grad_norm, adam, schedule, record
-        )
+        optimizer = PrivateOptimizer(weights, policy, plan.batch_size, adam, schedule, record)
         if context.resume_state is not None:
             optimizer.restore(context.resume_state)
         loss = MismatchLoss.from_plan(plan, context.training)
@@ -171,14 +169,13 @@ class PrivateOptimizer:
         parameters: Sequence[Tensor],
         policy: NoisePolicy,  # turns clipped sums into noisy ones
         batch_size: float,  # L, the *expected* number of units, by which noisy sums are divided
-        max_grad_norm: float,  # C, to which each unit's part of a sum is clipped
         optimizer: Optimizer,
         schedule: LRScheduler,  # of its learning rate, a step at a time
         record_event: Callable[[Event], object],  # the ledger's
     ) -> None:
         self._parameters, self._policy, self._batch_size = parameters, policy, batch_size
         self._optimizer, self._schedule = optimizer, schedule
-        self._record_event, self._max_grad_norm = record_event, max_grad_norm
+        self._record_event = record_event
         self.done = 0  # steps
         # Of the last step: its noise as measured, over what its event says, and by how many
         # numbers. NaN without an event of that kind. It knows the exact sum, so it is private.
@@ -218,10 +215,9 @@ class PrivateOptimizer:
                 noise of the smallest factor that the policy allows.
             event: what the release recorded.
         """
-        stated = getattr(event, "noise_multiplier", math.nan) * self._max_grad_norm
+        stated, least = self._policy.noise_stated(event)
         added = [_first_numbers(a).double() - b for a, b in zip(noisy, exact, strict=True)]
         if shapes:
-            least = self._policy.least_noise(self._policy.asked)
             factors = (_first_numbers(shape).double() / least for shape in shapes)
             added = [each / factor for each, factor in zip(added, factors, strict=True)]
         self.numbers = sum(map(len, added))
