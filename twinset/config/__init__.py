@@ -208,11 +208,12 @@ class SamplingConfig(Checked):
     max_new_tokens: int | None = bounded(
         None, 1, 10**6, "Longest text to write, in tokens. Omitted: as in training."
     )
-    batch_size: int = bounded(
-        256,
+    batch_size: int | None = bounded(
+        None,
         1,
         10**5,
-        "Most rows written at once. Fewer if they need more than 1 GiB (on a GPU 8).",
+        "Most rows written at once, by default 256 (on a GPU 1,024). Fewer if they need more than "
+        "1 GiB (on a GPU 8).",
         option="sample_batch",
         expert=True,
     )

@@ -26,6 +26,8 @@ CONTAINER_MEMORY = ("memory.max", "memory/memory.limit_in_bytes")
 # Bytes that the rows that are written at once may take. What is free would make the rows of two
 # machines differ.
 ROWS_BYTES, ROWS_BYTES_GPU = 1 << 30, 8 << 30
+# Rows that are written at once by default. A GPU takes about as long for many as for few.
+ROWS_TOGETHER, ROWS_TOGETHER_GPU = 256, 1024
 GPU_TOKENS = 16384  # tokens in one batch: a GPU waits for the start of each kernel, however small
 # Without this setting a matrix product may add in another order from one call to the next.
 REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}

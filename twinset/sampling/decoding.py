@@ -21,7 +21,14 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 from twinset.config import SamplingConfig
 from twinset.errors import InputError, first_line
 from twinset.models.base_model import context_length
-from twinset.models.device import ROWS_BYTES, ROWS_BYTES_GPU, is_cpu, record_graph
+from twinset.models.device import (
+    ROWS_BYTES,
+    ROWS_BYTES_GPU,
+    ROWS_TOGETHER,
+    ROWS_TOGETHER_GPU,
+    is_cpu,
+    record_graph,
+)
 from twinset.models.layers import PackedLinears
 from twinset.sampling.token_sampling import NO_TOKEN, drawn_tokens, guided, token_probabilities
 from twinset.table.schema import Combination
@@ -34,8 +41,9 @@ UNUSED = 32  # columns that are read for nothing before the cache is made narrow
 PROMPTS_KEPT, PROMPTS_SHARE = 256, 0.1  # kept prompts, and their share of the memory
 COMPARED = 2  # replays of each recording that are compared with the step itself
 
-# Keys and values of every layer for one prompt, (1, H, T, d) each.
-States = list[tuple[Tensor, Tensor]]
+# Keys and values of one prompt, all parts of one shape together: (H, d) → (parts, H, T, d). A part
+# is the keys or the values of a layer.
+States = dict[tuple[int, int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -170,11 +178,11 @@ class _Batch:
         self._per_row = per_row = len(first.prompts) if config.guidance else 1
 
         @torch.inference_mode()
-        def read(prompt: tuple[int, ...]) -> States:
+        def read(prompt: tuple[int, ...]) -> list[Tensor]:
             cache: Any = DynamicCache()
             ids = torch.tensor([prompt], device=model.device)
             model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            return [(layer.keys, layer.values) for layer in cache.layers]
+            return [part[0] for layer in cache.layers for part in (layer.keys, layer.values)]
 
         prompt = max(len(ids) for row in waiting for ids in row.prompts[:per_row])
         like = read(first.prompts[0][:1])
@@ -184,23 +192,26 @@ class _Batch:
         # A row takes little but keys and values: in SmolLM2-135M in bfloat16 23,040 bytes a token
         # (30 layers of 3 heads of 64, twice). So 160 columns are 3.7 MB, and twice that under
         # guidance. Logits and tilt are 0.2 MB.
-        token = [x.nbytes for pair in like for x in pair]
+        token = [part.nbytes for part in like]
         each = per_row * columns * (sum(token) + max(token))  # one layer twice, while it is widened
-        each += per_row * model.config.vocab_size * like[0][0].element_size()
+        each += per_row * model.config.vocab_size * like[0].element_size()
         each += 0 if first.bias is None else first.bias.nbytes
-        memory = ROWS_BYTES if is_cpu(model.device) else ROWS_BYTES_GPU
+        memory, usual = ROWS_BYTES, ROWS_TOGETHER
+        if not is_cpu(model.device):
+            memory, usual = ROWS_BYTES_GPU, ROWS_TOGETHER_GPU
         room = int((1 - PROMPTS_SHARE) * memory) // each
         if room > SLOTS_TOGETHER:
             room -= room % SLOTS_TOGETHER
         # Rows of one length end together. Of 130 rows with room for 128, the last two would be
         # written alone, so 65 are written twice.
-        times = -(-len(waiting) // max(1, min(room, config.batch_size)))
+        times = -(-len(waiting) // max(1, min(room, config.batch_size or usual)))
         self._most = -(-len(waiting) // times)
         kept = int(PROMPTS_SHARE * memory) // (prompt * sum(token))
         # A cached method would make a circle that outlives the rows.
-        self._states = lru_cache(max(2, min(PROMPTS_KEPT, kept)))(read)
         slots = rounded(self._most * per_row, SLOTS_TOGETHER)
-        self._cache = SlotCache(like, slots, columns, together)
+        cache = self._cache = SlotCache(like, slots, columns, together)
+        keep = lru_cache(max(2, min(PROMPTS_KEPT, kept)))
+        self._states = keep(lambda prompt: cache.stack(read(prompt)))
         self._step = TokenStep(model, self._cache, packed, not is_cpu(model.device))
         self._bias = (
             None if first.bias is None else first.bias.new_empty(self._most, *first.bias.shape)
@@ -278,35 +289,40 @@ class _Batch:
 
 
 class SlotCache(Cache):
-    """Keys and values of all rows, kept from token to token: (slots, H, columns, d) of each layer.
+    """Keys and values of all rows, kept from token to token: (slots, H, columns, d) of each part.
 
     A slot holds one row from column 0 on, so a column is a position. The slots in use come first,
     so they are a slice and no copy. All columns are read, because a product with some of them would
-    copy these first at every token. This class knows nothing of tokens, prompts or masks.
+    copy these first at every token. Parts of one shape lie in one tensor, so a GPU starts one copy
+    for all layers where a row begins or moves. This class knows nothing of tokens, prompts or
+    masks.
 
     Args:
-        like: the states of any prompt, for their shapes.
+        like: keys and values (H, T, d) of any prompt, layer by layer, for their shapes.
         slots: number of slots.
         most: columns to allocate at once. Growing piece by piece would fragment memory.
         together: the number of columns is a multiple of this. On a GPU each has its recording.
 
     Attributes:
-        kept: keys and values of each layer.
+        parts: keys and values of each layer in turn.
         columns: how many tokens a row may have now.
         used: slots that the next forward pass reads.
         places: (used·H,) rows of the (·, d) numbers that it writes, by H.
     """
 
-    def __init__(self, like: States, slots: int, most: int, together: int) -> None:
-        super().__init__(layers=[DynamicLayer() for _ in like])  # they stay empty
+    def __init__(self, like: list[Tensor], slots: int, most: int, together: int) -> None:
+        super().__init__(layers=[DynamicLayer() for _ in like[::2]])  # they stay empty
         self.slots, self.columns, self._together = slots, 0, together
-        self._memory: list[list[Tensor]] = []
-        self.kept: list[list[Tensor]] = []
-        for pair in like:  # (1, H, T, d)
-            shapes = [(slots, x.shape[1], x.shape[3]) for x in pair]
-            both = list(zip(pair, shapes, strict=True))
-            self._memory.append([x.new_empty(most * math.prod(shape)) for x, shape in both])
-            self.kept.append([x.new_empty(s, heads, 0, d) for x, (s, heads, d) in both])
+        self._kinds = [(part.shape[0], part.shape[2]) for part in like]
+        self._memory = {  # (parts, numbers)
+            kind: like[0].new_empty(self._kinds.count(kind), most * slots * math.prod(kind))
+            for kind in dict.fromkeys(self._kinds)
+        }
+        self._blocks: States = {  # in use of it: (parts, slots, H, columns, d)
+            (heads, size): memory.new_empty(len(memory), slots, heads, 0, size)
+            for (heads, size), memory in self._memory.items()
+        }
+        self.parts: list[Tensor] = []
         self.used, self.places = 0, dict[int, Tensor]()
         self.fit(1)
 
@@ -316,27 +332,30 @@ class SlotCache(Cache):
         if columns <= self.columns <= columns + UNUSED:
             return
         both, self.columns = min(self.columns, columns), columns
-        for memory, kept in zip(self._memory, self.kept, strict=True):
-            for i, old in enumerate(kept):
-                slots, heads, _, size = old.shape
-                before = old[:, :, :both].clone()  # the new columns overlap the old ones
-                if (numbers := slots * heads * columns * size) > len(memory[i]):
-                    memory[i] = old.new_empty(numbers)  # a longer prompt came later
-                kept[i] = memory[i][:numbers].view(slots, heads, columns, size)
-                kept[i][:, :, :both] = before
+        for (heads, size), old in self._blocks.items():
+            memory, numbers = self._memory[heads, size], self.slots * heads * columns * size
+            if numbers > memory.shape[1]:  # a longer prompt came later
+                memory = self._memory[heads, size] = old.new_empty(len(old), numbers)
+            new = memory[:, :numbers].view(len(old), self.slots, heads, columns, size)
+            for part, before in zip(new, old, strict=True):
+                # The new columns overlap the old ones of the same part.
+                part[:, :, :both] = before[:, :, :both].clone()
                 # Zeros: a masked column has no weight, but no weight times not-a-number is none.
-                kept[i][:, :, both:] = 0
+                part[:, :, both:] = 0
+            self._blocks[heads, size] = new
+        each = {kind: iter(block) for kind, block in self._blocks.items()}
+        self.parts = [next(each[kind]) for kind in self._kinds]
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write one token per slot, (used, H, 1, d), and return all that is read next."""
-        kept = self.kept[layer_idx]
-        places = self.places[kept[0].shape[1]]
-        for whole, new in zip(kept, (key_states, value_states), strict=True):
+        parts = self.parts[2 * layer_idx : 2 * layer_idx + 2]
+        places = self.places[parts[0].shape[1]]
+        for whole, new in zip(parts, (key_states, value_states), strict=True):
             size = whole.shape[3]
             whole.view(-1, size).index_copy_(0, places, new.reshape(-1, size))
-        keys, values = (x[: self.used] for x in kept)  # (used, H, columns, d)
+        keys, values = (x[: self.used] for x in parts)  # (used, H, columns, d)
         return keys, values
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
@@ -347,19 +366,24 @@ class SlotCache(Cache):
         """Return how many columns are already written."""
         return self.columns - 1
 
+    def stack(self, parts: list[Tensor]) -> States:
+        """Lay a prompt's keys and values (H, T, d) together by shape, as `put` takes them."""
+        return {
+            kind: torch.stack([x for x, its in zip(parts, self._kinds, strict=True) if its == kind])
+            for kind in self._blocks
+        }
+
     def put(self, slot: int, states: States, length: int) -> None:
         """Copy the first `length` tokens of a prompt into a slot."""
         if length > self.columns:
             self.fit(length)
-        for kept, pair in zip(self.kept, states, strict=True):
-            for whole, new in zip(kept, pair, strict=True):
-                whole[slot, :, :length] = new[0, :, :length]
+        for kind, block in self._blocks.items():
+            block[:, slot, :, :length] = states[kind][:, :, :length]
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` tokens of one slot over those of another."""
-        for kept in self.kept:
-            for whole in kept:
-                whole[target, :, :length] = whole[source, :, :length]
+        for block in self._blocks.values():
+            block[:, target, :, :length] = block[:, source, :, :length]
 
 
 # -- one token -------------------------------------------------------------------------------------
@@ -403,7 +427,7 @@ class TokenStep:
         if not self.in_use:
             return self.compute(ids, at)
         # A recording belongs to these columns, and to the addresses of keys and values.
-        place = (self._cache.columns, *(x.data_ptr() for kept in self._cache.kept for x in kept))
+        place = (self._cache.columns, *(part.data_ptr() for part in self._cache.parts))
         recording = self.recordings.get(place)
         is_sure = recording is not None and recording.compared == COMPARED
         logits = self._logits if is_sure else self.compute(ids, at)
@@ -436,7 +460,7 @@ class TokenStep:
         """Compute the step without a recording."""
         cache = self._cache
         cache.used = len(at)  # slot i's token goes to column at[i]
-        for heads in {keys.shape[1] for keys, _ in cache.kept}:  # nearly always the same
+        for heads in {part.shape[1] for part in cache.parts}:  # nearly always the same
             blocks = torch.arange(len(at) * heads, device=at.device).view(-1, heads)
             cache.places[heads] = (blocks * cache.columns + at).flatten()
         unseen = torch.arange(cache.columns, device=at.device) > at  # (S, columns)

@@ -37,7 +37,7 @@ from twinset.table.schema import Combination
 
 # Small groups, so that little is lost at a deadline and all processes have some. A GPU writes more
 # rows at once, and each group ends with a few that are written alone.
-GROUP_ROWS, GROUP_ROWS_GPU = 256, 1024
+GROUP_ROWS, GROUP_ROWS_GPU = 256, 4096
 GOLDEN = 0.618034  # multiples of it, without their whole parts, are spread evenly
 SPEED_ONLY = ("batch_size",)  # options that may differ from those of rows that are there
 USABLE = 0.8  # of this machine's memory
