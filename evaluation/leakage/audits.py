@@ -130,8 +130,8 @@ def audit_release(
                 more.append(f"names were not tried: {error}")
         notes += dict.fromkeys(more)
     measured += sides.measured
-    if run is not None:
-        measured += measured_noise(run.internal)
+    if run is not None and model is not None:
+        measured += measured_noise(run.internal, model.ledger.events)
     encode = SentenceEncoder(progress.say, release.device).encode
     tried = sides.members.texts, sides.non_members.texts
     attacks += text_attacks(twin, *tried, encode, progress)

@@ -428,6 +428,8 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
     reasons += [c.reason for c in sorted([*bounds, *tried], key=lambda c: c.is_well)]
 
     answer, line = "Not measured", "no attack on this run was measured"
+    if len(own) < len(measured):
+        line = "only other runs were attacked, with planted canaries or to compare policies"
     tone: Tone = "unknown"
     if not all(c.is_well for c in bounds):
         answer, line, tone = REFUTED, "more is shown than is claimed. Do not share", "bad"

@@ -220,6 +220,9 @@ def test_a_limit_refuses_what_has_no_total(place, ledger, more, said):
     assert place.read_bytes() == before
     with pytest.raises(InputError, match="without privacy"):
         account().check(is_private=False)
+    with pytest.raises(InputError, match=said):  # it is trained already, so it is in there
+        account(**more).enter_trained(ledger)
+    assert len(Book.load(place).runs) == 2 and Book.load(place).total.epsilon is None
     # without a limit it is counted, and then there is no total and no limit any more
     os.unlink(place)
     account(budget_file=place).enter(run_with(6), run_with)

@@ -302,10 +302,10 @@ class NoisePolicy:
         self.claimed: list[float] = []
         self.mean_noise: list[float] = []
 
-    def noise_stated(self, event: Event) -> tuple[float, float]:
-        """Return σC by an event, NaN without noise, and the smallest factor that it counts on."""
-        sigma = getattr(event, "noise_multiplier", float("nan"))
-        return sigma * self._params.max_grad_norm, self.least_noise(self._params.options)
+    def noise_stated(self, event: Event) -> float:
+        """Return σC, the standard deviation of the noise by an event. NaN: it says none."""
+        sigma: float = getattr(event, "noise_multiplier", float("nan"))
+        return sigma * self._params.max_grad_norm
 
     def scales(self) -> list[Scale]:
         """Return the geometry for clipping, a scale for each parameter. Empty: the plain one.

@@ -219,13 +219,13 @@ class Account:
             date = dates[0] if dates else f"{datetime.now(UTC):%Y-%m-%d %H:%M}"
             entry = Entry(self.id, date, self.command, self.owner, is_spent, ledger)
             new, limit = with_ledger(ledger), book.limit
+            if is_spent and self.writes:
+                new.save(self.file)
             if limit is not None and (spent := self._epsilon_of(new)) > limit * ROUNDING:
                 most = largest_epsilon(
                     ledger.target_epsilon or 0.0,
                     lambda target: self._epsilon_of(with_ledger(planned(target))) <= limit,
                 )
-                if is_spent and self.writes:
-                    new.save(self.file)
                 advice = f"Take `epsilon={most:g}` at most, or raise" if most else "Raise"
                 raise InputError(
                     f"{self._say_spent(book.without(self.id))} This run would bring it to "

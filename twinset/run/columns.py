@@ -71,6 +71,7 @@ class ColumnRelease:
         noise_multiplier: σ of all histograms and scores together. 0: no privacy.
         selection: of values, planned for all columns. None: no privacy.
         record: records the selection, before it is made.
+        keep: keeps the noise of the selection as measured, after it was made.
         randomness: its noise streams are used.
         together: units whose δ together was planned.
     """
@@ -85,11 +86,12 @@ class ColumnRelease:
         noise_multiplier: float,
         selection: LabelSelection | None,
         record: Callable[[LabelSelection], object],
+        keep: Callable[[LabelSelection], object],
         randomness: Randomness,
         together: int = 1,
     ) -> None:
         self.labels, self.combinations, self.units = labels, combinations, units
-        self.rules, self.record, self.together = rules, record, together
+        self.rules, self.record, self.keep, self.together = rules, record, keep, together
         self.sigma, self.selection, self.randomness = noise_multiplier, selection, randomness
         self.stated = [column.iloc[:0] for column in private.values()]
         self.cells = [Cells.of(column) for column in private.values()]
@@ -140,6 +142,7 @@ class ColumnRelease:
             )
             self.record(selection)
             found = select_label_values(texts, selection, self.randomness)
+            self.keep(selection)
         for place, values in zip(chosen, found, strict=True):
             own, kept = self.columns[place], sorted(list(values)[:MOST_VALUES])
             if own.kind == IDENTIFIER and kept and own.name not in self.rules.kinds:

@@ -30,7 +30,10 @@ from twinset.models.hidden_states import (
 )
 from twinset.privacy.accounting.accountant import compose
 from twinset.privacy.accounting.events import (
+    COLUMN_VALUES,
     COLUMNS,
+    LABEL_VALUES,
+    RELEASES,
     TEACHER,
     Event,
     GaussianRelease,
@@ -103,6 +106,7 @@ def find_label_values(run: Run, spends: bool) -> tuple[Found, str]:
     values = [records.values_of(name, rows) for name in names]
     if spends and not known:  # a run that was begun with other settings will be refused
         counted = select_label_values(values, run.selection, run.randomness)
+        keep_measured_noise(run, run.selection)
         run.selected = dict(zip(names, counted, strict=True))
         return run.selected, SELECTED
     found, least = Found(), run.selection.threshold
@@ -280,6 +284,7 @@ def count_columns(run: Run) -> ColumnModel | None:
         noise,
         plan.column_selection,
         run.ledger.record,
+        partial(keep_measured_noise, run, what=COLUMN_VALUES),
         run.randomness,
         run.config.privacy.group_size or 1,
     )
@@ -313,16 +318,19 @@ def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
     return marginals
 
 
-def keep_measured_noise(run: Run, event: GaussianRelease | None) -> None:
+def keep_measured_noise(run: Run, event: RELEASES | None, what: str = LABEL_VALUES) -> None:
     """Keep in `internal/` how much noise a release had as measured, next to what its event says.
 
     All noisy sums since the last call belong to it. Together they tell as much as one sum with the
     sum of their σ⁻². The figures know the exact sums, so they are private. `twinset audit` reads
-    them.
+    them. `what` names a release whose event has no name.
     """
     sums, run.randomness.measured[:] = [*run.randomness.measured], []
-    if run.folder is None or event is None or not sums:
+    if run.folder is None or event is None:
         return
+    figures: dict[str, Any] = {"release": getattr(event, "what", what), "noise": None}
+    if not sums:  # no record has a value to select
+        return append_json(run.folder.internal / MEASURED_NOISE, figures)
     found, numbers = np.array(sums).T
     weights = np.maximum(found, 1e-30) ** -2.0  # a sum without noise tells all
     if len(sums) > 1:
@@ -331,7 +339,7 @@ def keep_measured_noise(run: Run, event: GaussianRelease | None) -> None:
         weights *= (numbers + 2) / (numbers + 4)
     together = float(weights.sum() ** -0.5)
     shares = weights / weights.sum()
-    figures = {"release": event.what, "noise": together / event.noise_multiplier}
+    figures["noise"] = together / event.noise_multiplier
     figures["numbers"] = int(1 / (shares**2 / numbers).sum())  # of one sum that is as certain
     append_json(run.folder.internal / MEASURED_NOISE, figures)
 

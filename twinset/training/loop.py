@@ -209,20 +209,19 @@ class PrivateOptimizer:
         """Keep the noise of a release in `noise` and `numbers`, by the first numbers of each sum.
 
         Args:
-            exact: these numbers before the release.
+            exact: these numbers before the release, in the geometry that they were clipped in.
             noisy: the released sums.
-            shapes: factors on the noise of each number. Empty: all are 1. The event states the
-                noise of the smallest factor that the policy allows.
+            shapes: factors from this geometry to that of the released sums. Empty: all are 1.
             event: what the release recorded.
         """
-        stated, least = self._policy.noise_stated(event)
-        added = [_first_numbers(a).double() - b for a, b in zip(noisy, exact, strict=True)]
+        released = [_first_numbers(total).double() for total in noisy]
         if shapes:
-            factors = (_first_numbers(shape).double() / least for shape in shapes)
-            added = [each / factor for each, factor in zip(added, factors, strict=True)]
+            factors = map(_first_numbers, shapes)
+            released = [each / factor for each, factor in zip(released, factors, strict=True)]
+        added = [each - before for each, before in zip(released, exact, strict=True)]
         self.numbers = sum(map(len, added))
         self.noise = math.sqrt(sum(float(each.square().sum()) for each in added) / self.numbers)
-        self.noise /= stated
+        self.noise /= self._policy.noise_stated(event)
 
     def state(self) -> dict[str, Any]:
         """Return all that the next step needs, for `torch.save`."""

@@ -4,13 +4,30 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from evaluation.leakage.noise import STEPS, lacks_noise, measured_noise
 from tests.helpers.commands import call
 from tests.helpers.evaluated import small_run, small_world_in
+from twinset.config import PolicyConfig
 from twinset.errors import InputError
-from twinset.privacy.accounting.events import COLUMNS, LABEL_COUNTS, TEACHER, TOKEN_MARGINALS
+from twinset.policies.importance import Importance
+from twinset.policies.policy import MechanismParams
+from twinset.privacy.accounting.events import (
+    COLUMN_VALUES,
+    COLUMNS,
+    LABEL_COUNTS,
+    LABEL_VALUES,
+    TEACHER,
+    TOKEN_MARGINALS,
+    GaussianRelease,
+    LabelSelection,
+    SubsampledGaussian,
+)
 from twinset.privacy.mechanism.noise import GaussianGrid
+from twinset.privacy.mechanism.randomness import Randomness
+from twinset.privacy.statement.ledger import Ledger
+from twinset.training.loop import PrivateOptimizer
 
 COLUMN_NAMES = ("--text", "text", "--attribute", "sentiment")
 plain_add = GaussianGrid.add
@@ -40,14 +57,15 @@ def test_a_run_with_less_noise_than_its_ledger_says_fails_its_audit(
     with monkeypatch.context() as patch:
         patch.setattr(GaussianGrid, "add", add_less(share))
         run = small_run(tiny_base, *COLUMN_NAMES, *options)
-    found = {m.place["release"]: m.score for m in measured_noise(Path(run, "internal"))}
-    expected = {LABEL_COUNTS, TOKEN_MARGINALS, COLUMNS, STEPS}
+    events = Ledger.load(Path(run, "model", "ledger.json")).events
+    found = {m.place["release"]: m.score for m in measured_noise(Path(run, "internal"), events)}
+    expected = {LABEL_VALUES, LABEL_COUNTS, TOKEN_MARGINALS, COLUMN_VALUES, COLUMNS, STEPS}
     expected |= {TEACHER} if options == WITH_TEACHER else set()
     assert found.keys() >= expected
     # A few counts are too few to tell half of the noise from all of it.
     surely = {name for name, score in found.items() if score.n > 100}
     assert all(lacks_noise(found[name]) == (share < 1) for name in surely)
-    assert surely >= expected - {LABEL_COUNTS, COLUMNS}
+    assert surely >= expected - {LABEL_VALUES, LABEL_COUNTS, COLUMN_VALUES, COLUMNS}
     many = [score.value for score in found.values() if score.n > 1000]
     assert many and all(value == pytest.approx(share, 0.1) for value in many)
     audited = ("audit", run, "--members", "train.csv", "--non-members", "test.csv", "--quiet")
@@ -57,8 +75,33 @@ def test_a_run_with_less_noise_than_its_ledger_says_fails_its_audit(
         assert "noise as measured" in ended.err and "The claim is refuted" in ended.out
 
 
-def test_damaged_or_absent_figures_are_said(tmp_path):
-    assert measured_noise(tmp_path) == []
+@pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
+def test_large_sums_hide_no_noise_that_importance_left_out(share, monkeypatch):
+    """From its second step on its geometry is stretched, and sums are a hundred times the noise."""
+    monkeypatch.setattr(GaussianGrid, "add", add_less(share))
+    weights = [torch.nn.Parameter(torch.randn(64, 64)) for _ in range(4)]
+    params = MechanismParams(1.0, 1.0, 0.1, Randomness.for_tests(0), PolicyConfig())
+    policy, adam = Importance(params), torch.optim.Adam(weights, 0.001)
+    schedule = torch.optim.lr_scheduler.ConstantLR(adam, 1.0)
+    optimizer = PrivateOptimizer(weights, policy, 10.0, adam, schedule, print)
+    measured = []
+    for _ in range(4):
+        stretched = [scale.mean() for scale in policy.scales()]
+        optimizer.step([100 * torch.randn(64, 64) for _ in weights], [0])
+        measured.append(optimizer.noise)
+    assert stretched and max(abs(s - 1) for s in stretched) > 0.1
+    assert measured == pytest.approx([share] * 4, abs=0.02)
+
+
+def test_figures_that_are_damaged_or_missing_stop_an_audit(tmp_path):
+    assert measured_noise(tmp_path, []) == []
+    for event in (
+        GaussianRelease(1.0, TEACHER),
+        LabelSelection(4.0, 30, 1, 1),
+        SubsampledGaussian(1.0, 0.1, 3),
+    ):
+        with pytest.raises(InputError, match="says nothing of the noise of"):
+            measured_noise(tmp_path, [event])
     (tmp_path / "measured-noise.jsonl").write_text(json.dumps({"noise": "x"}))
     with pytest.raises(InputError, match="is damaged"):
-        measured_noise(tmp_path)
+        measured_noise(tmp_path, [])

@@ -17,6 +17,8 @@ MOST_STEPS = 2**53
 # One-time releases of a run, as named in its `GaussianRelease`.
 LABEL_COUNTS, TOKEN_MARGINALS, TEACHER = "label counts", "token marginals", "teacher"
 COLUMNS = "other columns"
+# Selections of values, as an audit names them.
+LABEL_VALUES, COLUMN_VALUES = "label values", "values of other columns"
 
 
 # The range of an event's numbers, ends included. Whole ends mean whole numbers.
@@ -143,9 +145,14 @@ class LabelSelection(_Checked):
     most: int
 
     @property
+    def sensitivity(self) -> float:
+        """The largest change (L2) of all counts together by one unit, m√A."""
+        return self.most * self.attributes**0.5
+
+    @property
     def deviation(self) -> float:
         """Standard deviation of the noise on each count."""
-        return self.noise_multiplier * self.most * self.attributes**0.5
+        return self.noise_multiplier * self.sensitivity
 
     def delta(self, units: int = 1) -> float:
         """Return the δ that it costs to `units` units together, rounded up.

@@ -122,8 +122,10 @@ def select_label_values(
     grid = GaussianGrid(randomness.noise[0], randomness.refinement[0])
     for column in labels:
         counts = Counter(column)
-        noisy = np.array(list(counts.values()), dtype=np.float64)
+        exact = np.array(list(counts.values()), dtype=np.float64)
+        noisy = exact.copy()
         grid.add(noisy, selection.deviation, step=1.0)
+        randomness.measure_noise(exact, noisy, selection.sensitivity, rounded=0.5)
         reach = zip(counts, map(int, noisy), strict=True)
         kept = [(value, count) for value, count in reach if count >= selection.threshold]
         found.append(dict(sorted(kept, key=lambda pair: (-pair[1], str(pair[0])))))
