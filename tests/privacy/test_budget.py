@@ -276,6 +276,15 @@ def test_a_file_that_was_altered_stops_every_run(place, damage):
     assert "could not be written" in notes.lines[0]
 
 
+def test_an_account_that_was_deleted_meanwhile_is_missed(place):
+    running = account(10)
+    running.enter(run_with(6), run_with)
+    place.unlink()
+    running.progress = Heard()
+    running.end([COUNTS])
+    assert "is gone" in running.progress.lines[0] and not place.exists()
+
+
 def test_a_file_of_another_user_or_version_is_refused(place, monkeypatch):
     account(10).enter(run_with(6), run_with)
     with monkeypatch.context() as patch:

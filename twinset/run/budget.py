@@ -252,6 +252,8 @@ class Account:
         try:
             with self._held():
                 book = Book.load(self.file) if self.writes else None
+                if book is None and self.is_in:
+                    raise InputError(f"{self.file}: is gone.")
                 for run in book.runs if book else ():
                     if book and run.id == self.id:
                         # what masked the texts of a first phase is stated, whether it was read

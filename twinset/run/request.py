@@ -137,7 +137,8 @@ class Source:
     def account_file(self) -> Path | None:
         """The file of the table's account, or None if the table has no account and needs none.
 
-        Every path that leads to the table leads to the same account.
+        Every path and symbolic link that leads to the table leads to the same account. A copy, a
+        hard link and a table that was renamed have none.
 
         Raises:
             InputError: a limit is stated for a table without a file, or another account is named
