@@ -17,6 +17,6 @@ HOURS = pd.Series(DAYS) + pd.to_timedelta(np.arange(N) % 24, "h")
 def release(frame, rules=None, sigma=0.0):
     private, noise = {c: frame[c] for c in frame}, Randomness.for_tests(0)
     units, rules = [[i] for i in range(N)], rules or ColumnRules()
-    found = ColumnRelease(private, LABELS, 2, units, rules, sigma, None, print, print, noise)
+    found = ColumnRelease(private, LABELS, 2, units, rules, sigma, None, print, noise)
     model = found.find_model(np.bincount(LABELS).tolist())
     return {c.name: c for c in found.columns}, model

@@ -45,7 +45,7 @@ def spending_holds(monkeypatch):
     monkeypatch.setattr(VectorSum, "release", watch_sum)
     monkeypatch.setattr(mechanism, "add_gaussian_", watch_scores)
     private, keys = {c: FRAME[c] for c in FRAME}, Randomness.for_tests(0)
-    given = ColumnRules(), SIGMA, least_threshold(2.0, 2, 3, 1, SHARE), recorded.append, print, keys
+    given = ColumnRules(), SIGMA, least_threshold(2.0, 2, 3, 1, SHARE), recorded.append, keys
     parts = ColumnRelease(private, LABELS, 2, ALONE, *given)
     parts.find_model([N / 2, N / 2])
     assert len(multipliers) == 5  # kinds, grids, labels, scores and pairs

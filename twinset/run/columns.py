@@ -71,9 +71,9 @@ class ColumnRelease:
         noise_multiplier: σ of all histograms and scores together. 0: no privacy.
         selection: of values, planned for all columns. None: no privacy.
         record: records the selection, before it is made.
-        keep: keeps the noise of the selection as measured, after it was made.
         randomness: its noise streams are used.
         together: units whose δ together was planned.
+        keep: keeps the noise of the selection as measured, after it was made.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class ColumnRelease:
         noise_multiplier: float,
         selection: LabelSelection | None,
         record: Callable[[LabelSelection], object],
-        keep: Callable[[LabelSelection], object],
         randomness: Randomness,
         together: int = 1,
+        keep: Callable[[LabelSelection], object] = lambda selection: None,
     ) -> None:
         self.labels, self.combinations, self.units = labels, combinations, units
         self.rules, self.record, self.keep, self.together = rules, record, keep, together

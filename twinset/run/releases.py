@@ -284,9 +284,9 @@ def count_columns(run: Run) -> ColumnModel | None:
         noise,
         plan.column_selection,
         run.ledger.record,
-        partial(keep_measured_noise, run, what=COLUMN_VALUES),
         run.randomness,
         run.config.privacy.group_size or 1,
+        partial(keep_measured_noise, run, what=COLUMN_VALUES),
     )
     model = release.find_model([run.label_counts[c] for c in schema.combinations])
     keep_measured_noise(run, event)
