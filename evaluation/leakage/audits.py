@@ -25,6 +25,7 @@ from twinset.bounds import SEEDS, check_options, setting
 from twinset.config import ROWS, RunConfig
 from twinset.config.plan import default_delta, make_plan
 from twinset.errors import InputError
+from twinset.files.atomic import write_text
 from twinset.files.environment import machine, versions
 from twinset.models.base_model import BaseModel, context_length, load_base
 from twinset.models.layers import choose_execution
@@ -40,6 +41,7 @@ from ..findings import (
     ATTACKED,
     CANARIES,
     LENGTHS,
+    OWNER_ONLY,
     SECRETS,
     Findings,
     Measured,
@@ -56,7 +58,7 @@ from .membership import column_attacks, model_attacks, row_losses, text_attacks
 from .names import mean_reciprocal_rank, phone_exposure, replay
 from .noise import NOISE, lacks_noise, measured_noise
 
-FILE = "audit.json"
+FILE, RISKIEST_FILE = "audit.json", "riskiest.csv"
 ROWS_TRIED = 1000  # of members and of non-members that attacks look at
 COPIES = (0, 1, 10, 100)  # those of no copy were never seen: what chance gives
 EACH = 3  # canaries of each number of copies
@@ -140,10 +142,16 @@ def audit_release(
     measured += overlap(twin, members.texts, others.texts, encode, seed=seed, progress=progress)
     replayed, more = replay(twin, members.texts, others.texts, progress=progress)
     judged, curve, rates = roc.separation(attacks, seed)
+    at_risk, found, risks = roc.find_riskiest(attacks)
+    if run is not None:
+        shown = records_to_frame(take_records(sides.members, found))
+        shown.insert(0, "risk", risks.round(4), allow_duplicates=True)
+        write_text(run.internal / RISKIEST_FILE, shown.to_csv(index=False), OWNER_ONLY)
+        notes.append(f"the riskiest rows are in internal/{RISKIEST_FILE}, for you alone")
     counted = {"twin": len(twin), "members": len(members), "non-members": len(others)}
     about = {"seed": seed, "rows": counted, "tried": request.rows}
     about = release.about(command, request.members) | about
-    scores = (*judged, *measured, *replayed)  # what attacks are worth comes first
+    scores = (*judged, at_risk, *measured, *replayed)  # what attacks are worth comes first
     return Findings("audit", about, scores, (curve,), notes=(*notes, *more, *rates))
 
 

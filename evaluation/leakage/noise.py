@@ -16,15 +16,13 @@ from pathlib import Path
 
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import (
-    COLUMN_VALUES,
-    LABEL_VALUES,
     Event,
     GaussianRelease,
     IndividualGaussian,
     LabelSelection,
     SubsampledGaussian,
 )
-from twinset.run.run_folder import MEASURED_NOISE, METRICS
+from twinset.run.run_folder import COLUMN_VALUES, LABEL_VALUES, MEASURED_NOISE, METRICS
 
 from ..findings import Measured, Score
 from ..release import parse_file

@@ -40,6 +40,7 @@ from ..release import normalised, take_records
 
 AUROC = "AUROC"
 RATES = {"TPR at 1 % FPR": 0.01, "TPR at 0.1 % FPR": 0.001}
+RISKIEST, TENTH = "members among the riskiest tenth", 10
 RESAMPLES = 1000  # bootstrap draws of rows
 POINTS = 200  # of a curve, at most
 MODEL, RELEASED = "model", "released rows"  # what an attack sees
@@ -154,6 +155,37 @@ def attack_scores(attack: Attack, seed: int) -> list[Score]:
         replace(score, low=min(score.low, float(low)), high=max(score.high, float(high)))
         for score, low, high in zip(scores, lows, highs, strict=True)
     ]
+
+
+def find_riskiest(attacks: Sequence[Attack]) -> tuple[Measured, np.ndarray, np.ndarray]:
+    """Return how many of the riskiest tenth of rows are members, and these members.
+
+    A row's risk is its mean rank in all attacks, from 0 to 1, among members and non-members
+    together. So without a leak a member is as likely in the riskiest tenth as a non-member, and a
+    half is guessing, however many there are of each. The average over all rows would hide a leak
+    of few (Carlini et al. 2022, section III).
+
+    Returns:
+        The share of members, as if both sides were equally many. (k,) the numbers of the members
+        in this tenth, the riskiest first, and (k,) their risks.
+
+    >>> far, near = np.array([9.0, *range(9)]), np.arange(10) - 0.5
+    >>> found, members, risks = find_riskiest([Attack("loss", "model", far, near)])
+    >>> found.score.value, members.tolist(), risks.tolist()
+    (0.5, [0], [1.0])
+    """
+    from scipy.stats import rankdata
+
+    n, m = len(attacks[0].members), len(attacks[0].non_members)
+    ranks = [rankdata(np.concatenate([a.members, a.non_members])) for a in attacks]
+    risks = np.mean(ranks, axis=0) / (n + m)
+    riskiest = np.argsort(-risks, kind="stable")[: max(1, (n + m) // TENTH)]
+    members = riskiest[riskiest < n]
+    mine, others = len(members) / n, (len(riskiest) - len(members)) / m
+    found = round(mine / (mine + others) * len(riskiest))
+    score = proportion(RISKIEST, found, len(riskiest), "minimise")
+    place = {"attack": "all of them", "sees": " and ".join(dict.fromkeys(a.sees for a in attacks))}
+    return Measured("leakage", score, place), members, risks[members]
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from ..findings import Measured, Question, Score
 from ..leakage.copies import HELDOUT, NEAR, RUNS, SAMPLE
 from ..leakage.names import NAME
 from ..leakage.noise import NOISE, lacks_noise
-from ..leakage.roc import AUROC, BOUND, CLAIM, MARGIN, PLACE, RATES
+from ..leakage.roc import AUROC, BOUND, CLAIM, MARGIN, PLACE, RATES, RISKIEST
 from ..release import (
     BASELINE,
     FEW_ROWS,
@@ -45,7 +45,7 @@ from ..release import (
 COMMONEST = "the commonest label"
 GUESSES = (COMMONEST, columns.COMMONEST)
 NEARER = "nearer to train than to held-out"
-GUESSING = {AUROC: 0.5, **RATES, NEARER: 0.5}  # values expected without any leak
+GUESSING = {AUROC: 0.5, **RATES, NEARER: 0.5, RISKIEST: 0.5}  # values expected without any leak
 
 # Kinds of rows in the order in which they are listed, with the colour that each has on every
 # figure. What is compared most stands next to each other.
@@ -78,7 +78,7 @@ _NEEDS_NO_NAME = (
 )
 _BLIND = PLACE["sees"]  # what sees neither model nor twin can only tell the tables apart
 # One in a thousand false alarms needs more rows than most tables have, so it does not count.
-_COUNTED = (AUROC, "TPR at 1 % FPR", NEARER)
+_COUNTED = (AUROC, "TPR at 1 % FPR", NEARER, RISKIEST)
 # (rows that it was made from, their reference), the fairest pair first.
 _PAIRS = ((SAMPLE, HELDOUT), (TRAIN, HELDOUT), ("train only", "held-out only"))
 

@@ -30,9 +30,7 @@ from twinset.models.hidden_states import (
 )
 from twinset.privacy.accounting.accountant import compose
 from twinset.privacy.accounting.events import (
-    COLUMN_VALUES,
     COLUMNS,
-    LABEL_VALUES,
     RELEASES,
     TEACHER,
     Event,
@@ -54,7 +52,7 @@ from twinset.privacy.mechanism.vector_sum import Regressions, fit_regressions
 from twinset.privacy.statement.ledger import Ledger
 from twinset.run.columns import ColumnRelease
 from twinset.run.request import Run
-from twinset.run.run_folder import MEASURED_NOISE, SETTINGS
+from twinset.run.run_folder import COLUMN_VALUES, LABEL_VALUES, MEASURED_NOISE, SETTINGS
 from twinset.sampling.column_model import ColumnModel
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import TextLengths

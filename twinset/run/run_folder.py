@@ -31,6 +31,8 @@ PARTS = {"share": 0o755, "model": 0o755, "internal": 0o700}
 SETTINGS = "config.json"  # in `internal/`: the run's inputs
 # In `internal/`: figures of each step, and of the noise of each other release
 METRICS, MEASURED_NOISE = "metrics.jsonl", "measured-noise.jsonl"
+# Selections of values, which have no name in the ledger, in the file of measured noise.
+LABEL_VALUES, COLUMN_VALUES = "label values", "values of other columns"
 RESUMABLE = ".unfinished"  # a file in a folder under construction that can be resumed
 # Settings that do not affect training may differ in a resumed run. Inputs are compared by hash.
 MAY_DIFFER = ("speed", "sampling", "rows", "reading")

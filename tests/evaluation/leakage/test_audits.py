@@ -1,6 +1,7 @@
 """`twinset audit RUN|TWIN` and `twinset audit canaries`, on a tiny model."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from evaluation.findings import Findings, Measured, proportion
@@ -31,6 +32,11 @@ def test_a_run_is_attacked_through_its_model_and_its_rows(tiny_base, tmp_path):
     assert found.about["rows"]["members"] == 80
     assert found.find("AUROC", attack="calibrated loss") is not None
     assert "It was" not in path.read_text()
+    riskiest = path.with_name("riskiest.csv")
+    rows, known = pd.read_csv(riskiest), pd.read_csv("train.csv")
+    assert 0 < len(rows) <= 16 and rows["risk"].is_monotonic_decreasing
+    assert set(rows["text"]) <= set(known["text"]) and "sentiment" in rows
+    assert riskiest.stat().st_mode & 0o777 == 0o600 and not call("verify", run).code
 
 
 def test_a_twin_that_copies_is_caught_and_one_of_other_rows_is_not(tmp_path):
@@ -44,6 +50,9 @@ def test_a_twin_that_copies_is_caught_and_one_of_other_rows_is_not(tmp_path):
         found = Findings.load(tmp_path / output)
         assert any("the model was not attacked" in note for note in found.notes)
         areas[name] = found.find("AUROC", sees="released rows")
+        riskiest = found.find("members among the riskiest tenth")
+        assert riskiest.value == 1 if name == "copied" else riskiest.low < 0.5
+        assert riskiest.n == 16 and not list(tmp_path.rglob("riskiest.csv"))
     assert areas["copied"].low > 0.9
     assert areas["fresh"].low < 0.6
     copied, fresh = (Findings.load(tmp_path / f"{name}.json") for name in areas)

@@ -14,10 +14,8 @@ from twinset.errors import InputError
 from twinset.policies.importance import Importance
 from twinset.policies.policy import MechanismParams
 from twinset.privacy.accounting.events import (
-    COLUMN_VALUES,
     COLUMNS,
     LABEL_COUNTS,
-    LABEL_VALUES,
     TEACHER,
     TOKEN_MARGINALS,
     GaussianRelease,
@@ -27,6 +25,7 @@ from twinset.privacy.accounting.events import (
 from twinset.privacy.mechanism.noise import GaussianGrid
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.ledger import Ledger
+from twinset.run.run_folder import COLUMN_VALUES, LABEL_VALUES
 from twinset.training.loop import PrivateOptimizer
 
 COLUMN_NAMES = ("--text", "text", "--attribute", "sentiment")

@@ -17,8 +17,6 @@ MOST_STEPS = 2**53
 # One-time releases of a run, as named in its `GaussianRelease`.
 LABEL_COUNTS, TOKEN_MARGINALS, TEACHER = "label counts", "token marginals", "teacher"
 COLUMNS = "other columns"
-# Selections of values, as an audit names them.
-LABEL_VALUES, COLUMN_VALUES = "label values", "values of other columns"
 
 
 # The range of an event's numbers, ends included. Whole ends mean whole numbers.
