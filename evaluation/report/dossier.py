@@ -112,7 +112,8 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
     )
     return template.render(
         name=known.root.resolve().name,
-        day=f"{date.today():%d %B %Y}".lstrip("0"),
+        day=_in_words(date.today()),
+        made=_in_words(date.fromtimestamp(privacy.stat().st_mtime)) if privacy.is_file() else None,
         version=__version__,
         claim=claim,
         is_given=bool(claim and claim.epsilon is not None),
@@ -153,6 +154,10 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
         decisions=DECISIONS,
         fields=FIELDS,
     )
+
+
+def _in_words(day: date) -> str:
+    return f"{day:%d %B %Y}".lstrip("0")
 
 
 def bound_intruder(claim: Guarantee) -> Iterable[tuple[str, str, str, str]]:

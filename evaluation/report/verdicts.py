@@ -558,4 +558,5 @@ def judge_hand_over(
         line = f"the guarantee holds, and {found}. Share share/ and model/, keep internal/"
     if tone != "bad" and use.tone == "bad":
         line += ". But the twin was not found useful"
-    return Verdict("May I hand this over?", answer, line, tone)
+    rule = MEANINGS["rule"]["handing"]
+    return Verdict("May I hand this over?", answer, line, tone, (), rule)

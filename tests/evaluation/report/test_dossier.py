@@ -38,6 +38,7 @@ def test_it_is_filled_from_ledger_and_findings(tmp_path):
     assert "8.7 %" in row and "2.8 %" in row and "1.2% (" in row
     assert "AUROC, calibrated loss, seeing model: 0.521" in text and "near-duplicates" in text
     assert "All files agree: ε = 2.16 by one, and 2.15 by the other." in text
+    assert "The rule: No, where nothing" in text and "Run of " in text and "Canaries are" in text
     assert "twinset evaluate RUN" not in text and "twinset audit canaries" in text
 
 
