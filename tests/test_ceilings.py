@@ -60,12 +60,12 @@ LINES = {
     # without papers and bench. One reading of real rows for three commands, labels by value. The
     # other columns took 540: their distances, models, pictures, and attacks on them. The demo took
     # 20 to fit itself into its time, and a comparison ten for accounts. The dossier took 290.
-    "evaluation": (8_858, 7_500),
+    "evaluation": (8_864, 7_500),
     "evaluation/papers": (1_152, 1_800),
     "evaluation/bench": (867, 1_500),
     # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
     # replay took 800: ways, neighbours, faults, lines and refusals, and how far each sum moves
-    "tests": (21_840, 16_000),
+    "tests": (21_841, 16_000),
 }
 # goal 250. Columns took 14, replay two, signatures two, accounts two, descriptions for others four
 MOST_FILES = 269
