@@ -174,6 +174,31 @@ def test_rows_meet_the_conditions_that_are_asked_for(table, tiny_base):
         assert found.code == 2 and found.err.count("\n") == 1, wrong
 
 
+def test_a_plan_file_sets_other_columns_line_by_line(table, tiny_base):
+    generate(tiny_base, "t.csv")
+    given = ("sample", "r", "--quiet", "--overwrite", "--output", "more.csv")
+    given = (*given, "--plan-file", "p.csv")
+    lines = "label,city,age,rows", "pos,York,,6", "pos,,18:30,4", "neg,Hull,,3", "neg,,,2"
+    Path("p.csv").write_text("\n".join(lines))
+    assert call(*given).code == 0
+    twin = read_frame("more.csv")
+    assert len(twin) == 15 and verify(Path("more.csv")).rows == 15
+    assert twin["label"].value_counts().to_dict() == {"pos": 10, "neg": 5}
+    positive = twin[twin["label"] == "pos"]
+    assert (positive["city"] == "York").sum() >= 6 and positive["age"].between(18, 30).sum() >= 4
+    assert (twin[twin["label"] == "neg"]["city"] == "Hull").sum() >= 3
+    generated = call("generate", "t.csv", "--plan-file", "p.csv", "--run", "other", "--quiet")
+    assert generated.code == 2 and "twinset sample RUN" in generated.err
+    for line, said in {
+        "pos,Leeds,,6": "row 2 of p.csv: no row can have this 'city'",
+        "pos,York,,x": "row 2 of p.csv: the number of rows must be a whole number",
+        "none,York,,3": "row 2: there is no label 'none'",
+    }.items():
+        Path("p.csv").write_text(f"label,city,age,rows\n{line}\n")
+        found = call(*given)
+        assert found.code == 2 and said in found.err and found.err.count("\n") == 1, line
+
+
 def test_conditions_are_those_of_the_model_itself(table, tiny_base):
     """Drawn rows that meet conditions are as frequent and as spread as the rows under them."""
     generate(tiny_base, "t.csv")

@@ -159,7 +159,12 @@ ROWS = (
         bounds=ROWS_BOUNDS,
     ),
     Option("rows_per_label", str, "Rows for each label: 500, or positive=500.", "[LABEL=]N", True),
-    Option("plan_file", str, "Table of label combinations with a column called rows.", "FILE"),
+    Option(
+        "plan_file",
+        str,
+        "Table of labels with a column called rows. For a model, also of other columns.",
+        "FILE",
+    ),
 )
 DECODING = options_of(SamplingConfig)
 TWIN_FILE = (

@@ -41,7 +41,14 @@ from twinset.run.releases import chooses_prompt
 from twinset.run.request import OutputPaths, Result, Run, Source
 from twinset.run.run_folder import HELD_OUT, NUMBERS, SETTINGS, RunFolder
 from twinset.run.story import UNFINISHED
-from twinset.sampling.allocation import RowsRequest, explicit, share_out_rows, usual_rows
+from twinset.sampling.allocation import (
+    RowsRequest,
+    check_number_of_rows,
+    explicit,
+    plan_columns,
+    share_out_rows,
+    usual_rows,
+)
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.rows import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel, twin_frame
@@ -257,7 +264,15 @@ def sample_only(
     model = TwinModel.load(folder, device)
     model, weights = model.given(asked.conditions)
     shares = weights if asked.where else None
-    counts = explicit(model.schema, asked) or share_out_rows(model, asked, progress, shares)
+    lines = None
+    if asked.plan_file is not None and model.columns is not None:
+        lines = plan_columns(model.schema, model.columns, asked.plan_file)
+        counts = dict.fromkeys(model.schema.combinations, 0)
+        for combination, rows, _ in lines:
+            counts[combination] += rows
+        check_number_of_rows(sum(counts.values()))
+    else:
+        counts = explicit(model.schema, asked) or share_out_rows(model, asked, progress, shares)
     for combination, rows in counts.items() if asked.where else ():
         if rows and not weights[combination] > 0:
             raise InputError(
@@ -268,7 +283,7 @@ def sample_only(
     def write(share: Path) -> Path:
         form, guard = paths.twin_format(), paths.guard_formulas
         groups = RowGroups()
-        rows = model.sample(counts, sampling, progress, groups, saved=folder)
+        rows = model.sample(counts, sampling, progress, groups, saved=folder, lines=lines)
         return model.share(rows, share, sampling, form, guard, groups.redrawn())
 
     if paths.output is None:

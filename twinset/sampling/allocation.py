@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from twinset.bounds import check_number
@@ -19,6 +19,7 @@ from twinset.table.read import read_frame
 from twinset.table.schema import Combination, Schema, plain, read_line, written_line
 
 if TYPE_CHECKING:
+    from twinset.sampling.column_model import ColumnModel
     from twinset.sampling.twin_model import TwinModel
 
 ROWS_COLUMN = "rows"
@@ -84,32 +85,11 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
             row is requested.
     """
     asked: list[tuple[Combination, object, str]] = []  # labels, number, place of the entry
-    known, each, path = schema.spelled, request.per_label, request.plan_file
+    known, each = schema.spelled, request.per_label
     listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
-    if path is not None:
-        frame = read_frame(path)
-        columns = [*(attribute.name for attribute in schema.attributes), ROWS_COLUMN]
-        for name in columns:
-            if name not in frame.columns:
-                raise InputError(f"{path}: has no column {name!r}. Add it.")
-        if others := [name for name in frame.columns if name not in columns]:
-            raise InputError(
-                f"{path}: column {others[0]!r} is no label column. Remove it. To set others, "
-                "use `where`, a run of `sample` for each."
-            )
-        labels = [spelled_labels(frame[a.name], a, path) for a in schema.attributes]
-        cells = [*labels, frame[ROWS_COLUMN].tolist()]
-        rows = facts_of(frame).rows
-        for index, (*values, number) in enumerate(zip(*cells, strict=True)):
-            key, row = tuple(value or "" for value in values), rows.name(index)
-            if "" in key:  # a number can't say which of several texts it is
-                fault = "has no label, or a number that may be several. Write it as text"
-                raise InputError(f"{path}, {row}: {fault}.")
-            if key not in known:
-                raise InputError(
-                    f"{path}, {row}: there is no label {','.join(key)!r}. The table has {listed}."
-                )
-            asked.append((known[key], number, f"{row} of {path}"))
+    if request.plan_file is not None:
+        lines = read_plan(schema, request.plan_file)
+        asked = [(line.combination, line.rows, line.place) for line in lines]
     elif len(each) == 1 and "=" not in each[0]:
         asked = [(combination, each[0], each[0]) for combination in schema.combinations]
     elif each:
@@ -135,14 +115,99 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
 
     counts = dict.fromkeys(schema.combinations, 0)
     for combination, value, place in asked:
-        text = str(value).strip().removesuffix(".0")  # as spreadsheets and pandas write some
-        if not text.isdecimal() or len(text) > LONGEST_NUMBER:
-            raise InputError(f"{place}: the number of rows must be a whole number, 0 or more")
-        counts[combination] += int(text)
-    if not sum(counts.values()):
-        raise InputError("no row is asked for. Give some label at least one row.")
-    check_number("the number of all rows", sum(counts.values()), ROWS, is_whole=True)
+        counts[combination] += read_number_of_rows(value, place)
+    check_number_of_rows(sum(counts.values()))
     return counts
+
+
+@dataclass(frozen=True)
+class PlanLine:
+    """A line of a plan file."""
+
+    combination: Combination
+    rows: object  # their number, as it is written
+    place: str  # of the line, for messages
+    where: Mapping[str, object] = field(
+        default_factory=dict
+    )  # other columns, as `given` takes them
+
+
+def read_plan(schema: Schema, path: str, columns: Sequence[str] = ()) -> list[PlanLine]:
+    """Return the lines of a plan file, with label columns, `rows`, and any of other `columns`.
+
+    An empty cell of another column asks for nothing.
+
+    Raises:
+        InputError: a column is missing or unknown, or the table has no such label.
+    """
+    frame, known = read_frame(path), schema.spelled
+    needed = [*(attribute.name for attribute in schema.attributes), ROWS_COLUMN]
+    for name in needed:
+        if name not in frame.columns:
+            raise InputError(f"{path}: has no column {name!r}. Add it.")
+    others = [name for name in frame.columns if name not in needed]
+    if unknown := [name for name in others if name not in columns]:
+        raise InputError(
+            f"{path}: column {unknown[0]!r} is no label column. Remove it. Once there is a model, "
+            "`twinset sample RUN` takes other columns in a plan file, too."
+            if not columns
+            else f"{path}: there is no column {unknown[0]!r}. The model has {', '.join(columns)}."
+        )
+    labels = [spelled_labels(frame[a.name], a, path) for a in schema.attributes]
+    wanted = [frame[name].astype(object).where(frame[name].notna(), None) for name in others]
+    places, lines = facts_of(frame).rows, list[PlanLine]()
+    for index, number in enumerate(frame[ROWS_COLUMN].tolist()):
+        key, row = tuple(column[index] or "" for column in labels), places.name(index)
+        if "" in key:  # a number can't say which of several texts it is
+            fault = "has no label, or a number that may be several. Write it as text"
+            raise InputError(f"{path}, {row}: {fault}.")
+        if key not in known:
+            listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
+            raise InputError(
+                f"{path}, {row}: there is no label {','.join(key)!r}. The table has {listed}."
+            )
+        cells = zip(others, (column.iloc[index] for column in wanted), strict=True)
+        where = {name: cell for name, cell in cells if cell is not None}
+        lines.append(PlanLine(known[key], number, f"{row} of {path}", where))
+    return lines
+
+
+def plan_columns(
+    schema: Schema, columns: ColumnModel, path: str
+) -> list[tuple[Combination, int, ColumnModel]]:
+    """Return for each line of a plan file its label, number of rows, and model of other columns.
+
+    Raises:
+        InputError: as `read_plan`, or no row of the label can meet the line.
+    """
+    found = []
+    for line in read_plan(schema, path, [column.name for column in columns.columns]):
+        rows = read_number_of_rows(line.rows, line.place)
+        try:
+            own, likely = columns.given(line.where)
+        except InputError as error:
+            raise InputError(f"{line.place}: {str(error).removeprefix('`where`: ')}") from None
+        if rows and not likely[list(schema.combinations).index(line.combination)] > 0:
+            raise InputError(
+                f"{line.place}: no row of its label has such other cells, by the noisy counts"
+            )
+        found.append((line.combination, rows, own))
+    return found
+
+
+def read_number_of_rows(value: object, place: str) -> int:
+    """Return a whole number, 0 or more, from a cell or an option."""
+    text = str(value).strip().removesuffix(".0")  # as spreadsheets and pandas write some
+    if not text.isdecimal() or len(text) > LONGEST_NUMBER:
+        raise InputError(f"{place}: the number of rows must be a whole number, 0 or more")
+    return int(text)
+
+
+def check_number_of_rows(number: int) -> None:
+    """Refuse a twin without rows, and one with too many."""
+    if not number:
+        raise InputError("no row is asked for. Give some label at least one row.")
+    check_number("the number of all rows", number, ROWS, is_whole=True)
 
 
 def proportional(label_counts: Mapping[Combination, float], rows: int) -> dict[Combination, int]:

@@ -70,14 +70,18 @@ class ColumnModel:
         return [column for column in self.columns if column.kind == TEXT]
 
     def draw(
-        self, labels: np.ndarray, seed: int, texts: Sequence[Sequence[str]] = ()
+        self,
+        labels: np.ndarray,
+        seed: int,
+        texts: Sequence[Sequence[str]] = (),
+        stream: int = 0,
     ) -> pd.DataFrame:
         """Return cells (n, A) for rows of these label combinations (n,), given by number.
 
         `texts` has the lines written for the columns `self.texts` of each row. Where the model says
-        that a row has a gap, it is not used.
+        that a row has a gap, it is not used. Each `stream` has its own random numbers.
         """
-        rng = np.random.default_rng([seed, 53])
+        rng = np.random.default_rng([seed, 53 + stream])
         drawn: dict[int, np.ndarray] = {}
         cells: dict[int, pd.Series] = {}
         for number in self.order:
