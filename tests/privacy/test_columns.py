@@ -144,6 +144,45 @@ def test_noise_hardly_ever_widens_a_window(monkeypatch):
     assert (first == 7).mean() > 0.99 and (last >= 208).mean() > 0.8
 
 
+def window_without_change(counts, deviation):
+    """The rule before: what a long tail holds carries noise behind it."""
+    clear, ends = np.flatnonzero(counts > 4.75 * deviation), []
+    first, last = (clear[0], clear[-1]) if len(clear) else (counts.argmax(), counts.argmax())
+    for side in (counts[:first][::-1], counts[last + 1 :]):
+        together = side.cumsum() - 4.75 * deviation * np.arange(1, len(side) + 1) ** 0.5
+        ends.append(int(together.argmax()) + 1 if together.max() > 0 else 0)
+    return first - ends[0], last + ends[1]
+
+
+TAILS = {  # places of records, noise, the most that may be cut, how often the old rule fails
+    "74 years": (lambda draw: draw.integers(130, 204, 600), 4, 0.02, 0.06),
+    "no year is clear": (lambda draw: draw.integers(130, 204, 600), 7, 0.06, 0.1),
+    "200 years": (lambda draw: draw.integers(100, 300, 2000), 6, 0.01, 0.2),
+    "half in one": (lambda draw: [*draw.integers(130, 204, 300), *[203] * 300], 4, 0.02, 0.06),
+    "normal": (lambda draw: draw.normal(200, 15, 600).astype(int), 4, 0.06, 0.02),
+    "exponential": (lambda draw: 300 - draw.exponential(15, 600).astype(int), 4, 0.06, 0.01),
+}
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_a_window_ends_near_the_last_record(name):
+    places, deviation, most_cut, least_before = TAILS[name]
+
+    def measure(rule):
+        draw, beyond, cut = np.random.default_rng(7), [], []
+        for _ in range(500):
+            own = np.array(places(draw))
+            counts = np.bincount(own, minlength=400) + draw.normal(0, deviation, 400)
+            first, last = rule(counts, deviation)
+            beyond.append(max(own.min() - first, last - own.max()))
+            cut.append(((own < first) | (own > last)).mean())
+        return np.mean(np.array(beyond) > 20), np.mean(cut)
+
+    too_far, cut = measure(survey.find_window)
+    assert too_far <= 0.02 and cut <= most_cut
+    assert measure(window_without_change)[0] > max(least_before, 2 * too_far)  # the control
+
+
 def test_a_record_in_too_many_histograms_is_refused():
     weights = unit_weights(ALONE[:2], 2)
     codes = [np.array([0, 1]), np.array([1, -1])]
