@@ -292,6 +292,7 @@ def test_a_missing_or_unreadable_file_is_bad_input(tmp_path, monkeypatch, name):
     published = name if name == "twin.csv" else f"twin.{name}"
     (tmp_path / published).unlink()
     assert published in refusals.refusal(verify, tmp_path / "twin.csv")
+    assert "no such file" in refusals.refusal(verify, tmp_path / "t.csv")
 
 
 # -- what an older or a newer twinset wrote, for every command that reads it -----------------------

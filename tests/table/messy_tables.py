@@ -23,6 +23,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
+from openpyxl.chart import BarChart
 
 from tests.helpers.refusals import SECRET
 from twinset.table.labels import LabelRules
@@ -105,11 +106,21 @@ def parquet(frame: pd.DataFrame | pa.Table, *said: str, **more: Any) -> Messy:
     return Messy(write, *said, **{"file": "t.parquet"} | more)
 
 
-def excel(*sheets: pd.DataFrame, startrow: int = 0, **more: Any) -> Messy:
+def excel(
+    *sheets: pd.DataFrame,
+    startrow: int = 0,
+    has_chart: bool = False,
+    hidden: tuple = (),
+    **more: Any,
+) -> Messy:
     def write(path: Path) -> None:
-        with pd.ExcelWriter(path) as book:
+        with pd.ExcelWriter(path, engine="openpyxl") as book:
             for number, sheet in enumerate(sheets):
                 sheet.to_excel(book, sheet_name=f"s{number}", index=False, startrow=startrow)
+            for name in hidden:
+                book.sheets[name].sheet_state = "hidden"
+            if has_chart:
+                book.book.create_chartsheet("a chart", 0).add_chart(BarChart())
 
     return Messy(write, **{"file": "t.xlsx"} | more)
 
@@ -212,6 +223,9 @@ READ = {
     ),
     "commas, semicolons in texts": Messy(
         cells([f"{t}; and" for t in TEXTS]), first=f"{TEXTS[0]}; and"
+    ),
+    "semicolons, and one comma in each row": Messy(
+        cells(sep=";", header=(*HEADER, "price, EUR"), more=[["1,50"] * 40]), SEMICOLON
     ),
     "tabs in a .csv": Messy(cells(sep="\t"), "separated by tabs"),
     "commas in a .tsv": Messy(cells(), "separated by ,", file="t.tsv"),
@@ -331,6 +345,9 @@ READ = {
         first="a\r\nb _x0041_ \U0001f600",
     ),
     "two sheets": excel(table(), table()[:2], said="read the first of 2 sheets"),
+    "a chart, and a hidden sheet": excel(
+        table()[:2], table(), has_chart=True, hidden=("s0",), said="read the first of 2 sheets"
+    ),
     "another sheet": excel(table()[:2], table(), split="s1"),
     "Feather": Messy(lambda path: table().to_feather(path), file="t.feather"),
     "Feather of polars": Messy(feather_of_polars, file="t.feather"),
@@ -428,8 +445,12 @@ REFUSED = {
         cells(["\x81\x8d\x8f\x90\x9d" * 9] * 40).encode("latin-1"), "`encoding`"
     ),
     "a damaged header": Messy(b"t\xffxt \xc3\xa9\xc3\xa9,l\na,b\n", "the header is not UTF-8"),
+    "semicolons or commas": Messy(
+        cells(sep=";", header=(*HEADER, "a,b,c"), more=[["1,2,3"] * 40]),
+        "`delimiter` may be ',' or ';'. Name it",
+    ),
     "UTF-8 that is called UTF-16": Messy(
-        cells(), "no byte order mark & add -le or -be", encoding="utf-16"
+        cells(), "no byte order mark. Add -le or -be", encoding="utf-16"
     ),
     "NUL characters in another encoding": Messy(
         cells(changed(FRENCH, _3="a\0b")).encode("cp1252"), "not UTF-8, and has NULs"
@@ -544,6 +565,7 @@ REFUSED = {
         row(1, *HEADER) + row(10**9, SECRET, "a"), "more rows than a sheet"
     ),
     "a note beside an Excel table": bare_excel(
-        row(1, *HEADER) + row(2, SECRET, "a", "note"), "row 2 has 3 cells"
+        row(1, *HEADER) + row(2, SECRET, "a", "note"),
+        "row 2 has 3 cells & another sheet with `split`",
     ),
 }

@@ -178,6 +178,12 @@ WESTERN = (
     "Šimon|Žižek|Željko|Miloš",
     "väga|töö|õhtu|külm|söök|jõgi|mägi|õde|põld|tüdruk|täna|küla|žanr",
 )
+# Encodings of Unix, next to the pages of Windows that they resemble.
+OF_UNIX = [
+    ("iso8859_15", "We paid 5 € for the room"),
+    ("iso8859_15", "Le cœur de la ville, déjà. Une sœur, 80 €, du bœuf"),
+    ("iso8859_7", f"Άριστη και άνετη, 50 €. {SENTENCES['Greek'][1]}"),
+]
 CASES = [(language, page) for language, (page, *_) in SENTENCES.items()]
 CASES += [(language, page) for page, languages in OTHERS.items() for language in languages]
 REMEDY = re.compile(r"encoding is unclear.*\. Name it with `encoding`")
@@ -228,9 +234,13 @@ def test_symbols_digits_and_equal_texts_are_no_reason_to_refuse(tmp_path, words)
     assert texts_of(tmp_path, few, "cp1252") == few
 
 
-def test_letters_of_one_page_in_words_of_two_languages_are_refused_by_name(tmp_path):
-    words = "Szabó László Kovács Tóth Fűszer Erdős Győr Molnár Köln Zürich Günter"
-    (tmp_path / "t.csv").write_bytes(cells([f"{words} {n}" for n in range(40)]).encode("cp1250"))
+NAMES = "Szabó László Kovács Tóth Fűszer Erdős Győr Molnár Köln Zürich Günter"
+POLISH = " ".join(SENTENCES["Polish"][1:])  # much of it looks Italian in this page
+
+
+@pytest.mark.parametrize(("words", "page"), [(NAMES, "cp1250"), (POLISH, "cp1257")])
+def test_letters_of_one_page_in_words_of_two_languages_are_refused_by_name(tmp_path, words, page):
+    (tmp_path / "t.csv").write_bytes(cells([f"{words} {n}" for n in range(40)]).encode(page))
     with pytest.raises(InputError, match=r"unclear \(it may be cp12.* or cp12"):
         read_frame(tmp_path / "t.csv")
 
@@ -239,6 +249,32 @@ def test_letters_of_one_page_in_words_of_two_languages_are_refused_by_name(tmp_p
 def test_a_few_letters_that_are_western_too_are_read_as_western(tmp_path, word, page):
     few = [f"{text} {word}" if n == 7 else text for n, text in enumerate(TEXTS)]
     assert texts_of(tmp_path, few, page) == [text.encode(page).decode("cp1252") for text in few]
+
+
+@pytest.mark.parametrize(("page", "text"), OF_UNIX)
+def test_an_encoding_of_unix_is_told_from_windows(tmp_path, page, text):
+    for many in (40, 8):  # rows that tell, and one that tells the opposite
+        texts = [f"{text if n < many else 'no more than a plain text'} {n}" for n in range(40)]
+        assert texts_of(tmp_path, texts, page) == texts
+        told = cells([*texts, "last"], [*LABELS, "bad"]).encode(page).replace(b"last", b"5 \x80")
+        (tmp_path / "t.csv").write_bytes(told)
+        assert read_frame(tmp_path / "t.csv")["review"][:40].tolist() == texts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "½l of wine, müller",
+        "it´s 5½, müller",
+        "“so”",
+        "Größe Länge übertrieben für schön müde grün böse Käse Tür fÃ¤r",
+    ],
+)
+def test_one_record_makes_no_other_one_of_unix(tmp_path, text):
+    texts = [f"{text} {n}" for n in range(39)]
+    table = cells([*texts, "last"]).encode("cp1252").replace(b"last", b"5 \xa4 and 6 \xa4")
+    (tmp_path / "t.csv").write_bytes(table)
+    assert read_frame(tmp_path / "t.csv")["review"][:39].tolist() == texts
 
 
 def test_damage_stays_with_its_record(tmp_path):

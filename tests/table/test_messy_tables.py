@@ -6,11 +6,23 @@ import json
 import re
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from tests.helpers.refusals import SECRET, refusal
-from tests.table.messy_tables import HEADER, READ, REFUSED, TEXTS, Messy, cells, jsonl, lines
+from tests.table.messy_tables import (
+    HEADER,
+    READ,
+    REFUSED,
+    TEXTS,
+    Messy,
+    cells,
+    excel,
+    jsonl,
+    lines,
+    table,
+)
 from twinset.progress import Silent
 from twinset.run.request import Source
 from twinset.run.story import read_source
@@ -56,6 +68,14 @@ def test_a_messy_table_is_refused_in_one_line(tmp_path, name):
     assert [part for part in messy.said.split(" & ") if part not in message] == [], message
     assert message == refusal(read, messy, path, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_how_a_refused_table_was_read_is_said(tmp_path, monkeypatch):
+    said: list[str] = []
+    monkeypatch.setattr(Silent, "say", lambda _, text: said.append(text))
+    cover = excel(pd.DataFrame({"A report": ["by A"]}), table())
+    assert "looks like a column of texts" in refusal(read, cover, cover.write(tmp_path), None)
+    assert said == ["read the first of 2 sheets (`split` names another)"]
 
 
 PIPED = [

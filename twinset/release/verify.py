@@ -86,6 +86,8 @@ def verify(path: str | Path, key: str | Path | None = None) -> VerificationRepor
     try:
         # 1. Find the files. `privacy.json` names the twin's format, and so its file.
         named = Path(path)
+        if not named.exists():
+            raise InputError(f"{named}: no such file or folder. Check the path.")
         folder = named.parent if named.is_file() else named
         if named.is_file() and not (folder / PRIVACY).is_file():
             named = find_published(named)

@@ -77,7 +77,7 @@ from twinset.sampling.tilt_fitting import (
 from twinset.sampling.twin_model import TwinModel, twin_frame
 from twinset.table.cells import Cells
 from twinset.table.choose import ask_whose
-from twinset.table.columns import Picked
+from twinset.table.columns import Picked, facts_of
 from twinset.table.read import read_frame
 from twinset.table.records import Records, records_from_frame, without_reserved
 from twinset.table.schema import Combination
@@ -467,18 +467,23 @@ def read_source(
         if not path.is_file() or path.stat().st_size > SOON_READ:
             progress.say(f"reading {source.name}")
         frame = read_frame(frame, source.split, folder, source.layout)
-    records, notes = records_from_frame(
-        frame,
-        source.text,
-        source.attributes,
-        source=source.name,
-        drop_empty=source.drop_empty,
-        owner=source.owner,
-        rules=replace(source.labels, prompt=written_template(source.prompt)),
-        strict=source.strict,
-        folder=folder,
-        keep=source.columns,
-    )
+    try:
+        records, notes = records_from_frame(
+            frame,
+            source.text,
+            source.attributes,
+            source=source.name,
+            drop_empty=source.drop_empty,
+            owner=source.owner,
+            rules=replace(source.labels, prompt=written_template(source.prompt)),
+            strict=source.strict,
+            folder=folder,
+            keep=source.columns,
+        )
+    except InputError:
+        for note in facts_of(frame).notes:  # how it was read may be the reason, as of a cover sheet
+            progress.say(note)
+        raise
     twin_frame(records.schema, [], [])  # a twin that cannot be built fails before any ε is spent
     for note in notes:
         progress.say(note)

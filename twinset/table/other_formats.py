@@ -516,12 +516,13 @@ def read_excel(
                         )
         raw.seek(0)
         with closing(load_workbook(raw, read_only=True, data_only=True, keep_links=False)) as book:
-            names = book.sheetnames
-            if sheet is not None and sheet not in names:
-                raise InputError(f"{path}: has no sheet {sheet!r}. Check `split`.")
-            if sheet is None and len(names) > 1:
-                notes.append(f"read the first of {len(names)} sheets (`split` names another)")
-            page = book[sheet or names[0]]
+            pages = {page.title: page for page in book.worksheets}  # charts have no cells
+            shown = [page for page in pages.values() if page.sheet_state == "visible"]
+            if not pages or (sheet is not None and sheet not in pages):
+                raise InputError(f"{path}: has no sheet {sheet or 'of cells'!r}. Check `split`.")
+            if sheet is None and len(pages) > 1:
+                notes.append(f"read the first of {len(pages)} sheets (`split` names another)")
+            page = pages[sheet] if sheet else [*shown, *pages.values()][0]
             page.reset_dimensions()  # the size stated in the file, which may be anything
             some: dict[str, list[Any]] = {}  # by column, the cells of the next piece
             looked_at = 0
@@ -552,7 +553,8 @@ def read_excel(
                 if len(cells) > len(some):
                     raise InputError(
                         f"{path}: {row} has {len(cells)} cells where the header has {len(some)}. "
-                        "Name every column in the first row, and keep notes out of the table."
+                        "Name every column in the first row, and keep notes out of the table. "
+                        "Or name another sheet with `split`."
                     )
                 for column, cell in zip_longest(some.values(), cells):
                     column.append(cell)

@@ -72,8 +72,7 @@ _OVER_ROWS = (
 _ONCE: Any = {"object_pairs_hook": lambda p: found if len(found := dict(p)) == len(p) else []}
 _MOST_BLANKS = 1_000_000  # between two items, as they are matched again for each block
 _BETWEEN = re.compile(r"\s*(,?)\s*")  # items of a JSON array
-# an array, and an object about it
-_AROUND = re.compile(r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\[')
+_AROUND = re.compile(r'\s*(\{\s*"(data|rows|records)"\s*:\s*)?\[')  # an array, or an object of it
 _QUOTED = "Put the cell in double quotes, and write each quote inside it twice."
 _TOO_LONG = f"a line or a cell has more than {MOST_CELL} characters. Is a quote never closed?"
 _TOO_MANY = f" has more than {MOST_ITEMS} cells or items. Keep texts and labels."
@@ -88,7 +87,7 @@ _LANGUAGES = {
     # Polish, Czech, Slovak, Hungarian, Romanian, Croatian and Slovene
     "cp1250": "ąćęłńóśźż áčďéěíňóřšťúůýž áäčďéíĺľňóôŕšťúýž áéíóöőúüű ăâîşţ čćđšž",
     "cp1254": "âçğıîöşüû\u0307 çêîşû",  # Turkish, where the dot is a part of a small İ, Kurdish
-    "cp1257": "ąčęėįšųūž āčēģīķļņšūž äöõüšž",  # Lithuanian, Latvian, Estonian
+    "cp1257": "ąčęėįšųūž āčēģīķļņšūž äöõüšž ąćęłńóśźż",  # Lithuanian, Latvian, Estonian, Polish
     # Russian and Bulgarian, Ukrainian, Belarusian, Serbian and Macedonian
     "cp1251": "абвгдежзийклмнопрстуфхцчшщъыьэюяё абвгґдеєжзиіїйклмнопрстуфхцчшщьюя "
     "абвгдеёжзійклмнопрстуўфхцчшыьэюя абвгдђежзијклљмнњопрстћуфхцчџшѓќѕ",
@@ -108,8 +107,18 @@ _SPLIT = re.compile(
 )
 _BEFORE = "½¼¾¡¿„‚£¥§±"  # of a word
 _NO_WORD = re.compile(r"[\x00-\x7f]*|[^\w\ufffd]*|[ckdm]?m³|[DMNn]?[ºª]")
+# Pages with a sister of Unix: its name, what only it would write (5 €, cœur, Άριστη), and what only
+# Windows would. Both are as Latin-1 shows them. What follows Ã may be a letter of UTF-8.
+_SISTERS = {
+    _WESTERN: (
+        "iso8859-15",
+        "(?<![À-ÿ])¤|(?<=[A-Za-z])[½¼¾¨¦¸](?=[A-Za-z])",
+        "[\x80-\x9f]|(?<=[A-Za-z])´|[0-9][½¼¾]|[½¼¾](?![A-Za-z])",
+    ),
+    "cp1253": ("iso8859-7", "(?<![À-ÿ])¤|¶(?=[Ü-þ])", "[\x80-\x9f]|¢(?=[Ü-þ])"),
+}
 _MOST = 0.9  # of the words
-_MANY = 6  # words by which another page than the usual one is known
+_MANY = 6  # words or lines by which another page than the usual one is known
 
 
 # -- the layout of a file of text ------------------------------------------------------------------
@@ -142,8 +151,7 @@ class Layout:
             one = {"tab": "\t", "\\t": "\t"}.get(self.delimiter, self.delimiter)
             if len(one) != 1 or not one.isascii() or one.isalnum() or one in '"\r\n\0':
                 raise InputError(
-                    f"`delimiter={self.delimiter}`: must be one character, such as ; or , or | "
-                    "(or tab)"
+                    f"`delimiter={self.delimiter}`: must be one character, such as ; or | (or tab)"
                 )
             object.__setattr__(self, "delimiter", one)
 
@@ -164,18 +172,22 @@ def detect_layout(path: Path, layout: Layout, own: str | None) -> tuple[Layout, 
         with io.TextIOWrapper(open_bytes(path), encoding, "replace", "") as text:
             start = text.read(_BLOCK).replace("\0", "")
         hint = _HINT.match(start)
-        shares = {own: -1.0}  # of rows that are as wide as the header. Of equals the first is taken
-        for one in own + _DELIMITERS:
+        fits = {own: (-1.0, 1)}  # the share of rows that are as wide as the header, and its width
+        for one in _DELIMITERS:
             with suppress(csv.Error), _long_cells():
                 reader = csv.reader(io.StringIO(start, newline=""), delimiter=one)
                 widths = [len(row) for row in islice(reader, _ROWS) if row]
                 if len(start) >= _BLOCK and 1 < len(widths) < _ROWS:  # the last row is cut off
                     widths.pop()
-                is_table = bool(widths) and widths[0] > 1
-                shares[one] = widths.count(widths[0]) / len(widths) if is_table else 0.0
-        best = layout.delimiter or (hint[1] if hint else max(shares, key=lambda one: shares[one]))
-        found = replace(found, delimiter=best, skipped=1 if hint else 0)
-        found = replace(found, newline="\r") if _MAC.match(start) else found
+                if widths and widths[0] > 1:
+                    fits[one] = widths.count(widths[0]) / len(widths), widths[0]
+        stated = layout.delimiter or (hint[1] if hint else "")
+        top = max(fits.values())
+        best, *equal = list(stated) or [one for one, fit in fits.items() if fit == top]
+        if equal:
+            raise InputError(f"{path}: `delimiter` may be {best!r} or {equal[0]!r}. Name it.")
+        newline = "\r" if _MAC.match(start) else found.newline
+        found = replace(found, delimiter=best, skipped=1 if hint else 0, newline=newline)
         cells = f", separated by {'tabs' if best == chr(9) else best}"
     guessed = [] if layout.encoding else ["`encoding`"]
     guessed += ["`delimiter`"] if cells and not layout.delimiter else []
@@ -227,9 +239,7 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
     elif given in (None, *_MARKS.values()) and (is_wide or (given and 3 * more > size)):
         given = f"{given or 'utf-16'}-{'be' if big else 'le'}"
     elif given in _MARKS.values():
-        raise InputError(
-            f"{path}: has no byte order mark. Omit `encoding={given}`, or add -le or -be."
-        )
+        raise InputError(f"{path}: has no byte order mark. Add -le or -be to `encoding={given}`.")
     if given is not None and given.startswith(_WIDE_UNITS):
         return given, 0
     if is_packed and (more or not is_utf8):  # a header may begin like that
@@ -257,53 +267,55 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
 def _code_page(sample: bytes) -> tuple[str | None, list[str]]:
     """Return the code page of lines, None if it is unclear, and those that it may be.
 
-    It is the Western one if nearly all words fit Western languages. It is another one if nearly all
-    of several words fit one language of that page, and of no other. If both is true, only words
-    that the two pages read differently are evidence. The other page is taken if its language fits
-    several more of them than the best Western language, and the Western page if it fits no more.
-    Else it's unclear. Each distinct word counts once.
+    It is the Western one if nearly all distinct words fit Western languages, and another one if
+    nearly all of several fit one language of it, and of no other. If both is true, words that the
+    two read differently decide. The other page is taken if its language fits several more of them
+    than the best Western language, and the Western page if it fits no more. Else it's unclear. A
+    sister of Unix is taken if several more lines have what only it would write.
 
     >>> _code_page("żółta łódź, źle, ćma, dąb, był, też, śnieg".encode("cp1250"))[0]
     'cp1250'
     """
+    lines = [line.decode("latin-1") for line in sample.splitlines()]
+    names = {page: page for page in _ALPHABETS}
+    for page, (sister, its, others) in _SISTERS.items():
+        votes = sum(bool(re.search(its, line)) - bool(re.search(others, line)) for line in lines)
+        names[page] = sister if votes >= _MANY else page
     words = dict[str, set[str]]()
-    for page in _ALPHABETS:  # words with letters beyond ASCII
-        parts = _SPLIT.split(sample.decode(page, "replace"))
-        found = {part.strip("“”").lstrip(_BEFORE) for part in parts}
-        words[page] = {word for word in found if not _NO_WORD.fullmatch(word)}
+    for page, name in names.items():  # words with letters beyond ASCII
+        found = _SPLIT.split(sample.decode(name, "replace"))
+        bare = {part.strip("“”").lstrip(_BEFORE) for part in found}
+        words[page] = {word for word in bare if not _NO_WORD.fullmatch(word)}
     usual = words.pop(_WESTERN)
     *western, icelandic = [
         {word for word in usual if _fits(word, one)}
         for one in [*_ALPHABETS[_WESTERN], _ICELANDIC]  # its ð, þ and ý are letters of no other
     ]
-    most = _MOST * len(usual)
-    is_usual = len(set().union(*western)) >= most
-    shares, gains, losses = dict[str, float](), dict[str, int](), dict[str, int]()
+    # The share that fits the best language of a page, and its lead in what is read differently.
+    shares, leads = dict[str, float](), dict[str, int]()
     for page, own in words.items():
-        new = own - usual  # words that are read differently
-        each = [{word for word in own if _fits(word, one)} for one in _ALPHABETS[page]]
-        shares[page], gains[page] = max(
-            (
-                min(len(some & part) / max(1, len(part)) for part in (own, new or own)),
-                len(some & new),
-            )
-            for some in each
+        new = own - usual
+        fitting = [{word for word in own if _fits(word, one)} for one in _ALPHABETS[page]]
+        parts = [own, new or own]
+        shares[page], gain = max(
+            (min(len(some & part) / max(1, len(part)) for part in parts), len(some & new))
+            for some in fitting
         )
-        losses[page] = max((len(f), len(f - own)) for f in western)[1]
+        leads[page] = gain - max((len(some), len(some - own)) for some in western)[1]
     near = [page for page, share in shares.items() if share >= _MOST]
-    is_usual |= bool(near) and all(words[page] == usual for page in near)  # nothing hangs on it
     likely = {page for page in near if len(words[page]) >= _MANY}
-    if is_usual:
-        likely = {page for page in likely if gains[page] > losses[page]}
-        if any(gains[page] < losses[page] + _MANY for page in likely) or not likely:
+    most, is_same = _MOST * len(usual), all(words[page] == usual for page in near)
+    if len(set().union(*western)) >= most or (near and is_same):
+        likely = {page for page in likely if leads[page] > 0}
+        if not likely or min(leads[page] for page in likely) < _MANY:
             likely.add(_WESTERN)
     elif len(icelandic) >= max(most, _MANY):
         likely.add(_WESTERN)
     if len(likely) != 1:
         shares[_WESTERN] = len(set().union(*western, icelandic)) / max(1, len(usual))
         some = likely or {page for page, share in shares.items() if share > 0.5}
-        return None, sorted(some, key=lambda page: (shares[page], page))[:-4:-1]
-    return likely.pop(), []
+        return None, [names[p] for p in sorted(some, key=lambda p: (shares[p], p))[:-4:-1]]
+    return names[likely.pop()], []
 
 
 def _fits(word: str, alphabet: frozenset[str]) -> bool:
