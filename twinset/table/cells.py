@@ -29,15 +29,19 @@ PROSE_WORDS, PROSE_LETTERS = 4, 60  # from either on a cell is prose
 
 # A number's style by its marks: a number proper, a text with a point, and texts with other marks.
 STYLES = ("", ".", ",", "1,234.", "1.234,")
+COMMAS = (",", "1.234,")  # those with a decimal comma
 AFFIXES: tuple[str, ...] = ("", *(f"{s}{b}#" for s in "$€£¥" for b in ("", " ")))
 AFFIXES += tuple(f"#{b}{s}" for s in "%€$£" for b in ("", " "))
 MOST_DECIMALS = 6
 FLOATING = MOST_DECIMALS + 1  # decimals of a number with more of them, or with an exponent
 # Decimals that are written, and those of the value: 2019.0 has one and none.
 DECIMALS = (*((w, v) for w in range(FLOATING) for v in range(w + 1)), (FLOATING, FLOATING))
+EITHER = len(DECIMALS)  # from here on those of 1,234 and 1.234, if they are no thousands
+DECIMALS += tuple((3, v) for v in range(4))
 _BARE = re.compile(r"([-+]?)(?:([$€£¥])( ?))?([-+]?)(\d[\d.,]*(?:[eE][-+]?\d+)?)(?:( ?)([%€$£]))?")
-_POINT = re.compile(r"(?:\d+|(\d{1,3}(?:,\d{3})+))(?:\.(\d+))?(?:[eE][-+]?\d+)?")
-_COMMA = re.compile(r"(?:\d+|(\d{1,3}(?:\.\d{3})+)),(\d+)")
+_POINT = re.compile(r"(?:\d+|([1-9]\d{0,2}(?:,\d{3})+))(?:\.(\d+))?(?:[eE][-+]?\d+)?")
+# 192.168.100.200 is no number
+_COMMA = re.compile(r"(?:\d+|(?!\d+(?:\.[12]\d\d){3}$)([1-9]\d{0,2}(?:\.\d{3})+))(?:,(\d+))?")
 _NO_BREAK = re.compile("[\xa0\u202f]")  # blanks, as France writes them before €
 _PADDED = re.compile(r"[-+]?0\d")  # 007 is no number
 _LARGE = re.compile(r"-?[1-9]\d{15,19}")  # identifiers of whole numbers that no float holds
@@ -116,8 +120,11 @@ class What(IntEnum):
     LARGE = 9  # a whole number beyond 10¹⁵
     COMPACT_DATE = 10  # 20241231
     COMPACT_TEXT = 11  # the same as a text, in a source where numbers are none
-    STYLED = 12
-    ZONED = 12 + len(STYLES) - 1
+    EITHER_COMMA = 12  # 1,234
+    EITHER_POINT = 13  # 1.234
+    EITHER_TEXT = 14  # the same as a text, in a source where numbers are none
+    STYLED = 15
+    ZONED = 15 + len(STYLES) - 1
 
 
 # Where the places of dates, words and identifiers begin, in how a cell is written.
@@ -126,7 +133,12 @@ WORDED = DATED + len(MEANINGS) * 3 * len(GRAINS)
 NUMBERED = WORDED + len(WORDS)
 LOWEST, HIGHEST = -64, 50  # powers of two between which a survey counts magnitudes: to 10^15
 POWERS = HIGHEST - LOWEST + 1
-LINED = 2 * POWERS + 1 + LAST_YEAR - FIRST_YEAR  # from here on the words of a line
+# From here on the magnitudes of 1,234 and 1.234. A place fits both, of 1 to 999 and of a thousand
+# times as much, for either sign.
+THOUSANDS = 2 * POWERS + 1
+MEANT = 20
+YEARS = THOUSANDS + 2 * MEANT
+LINED = YEARS + LAST_YEAR - FIRST_YEAR  # from here on the words of a line
 MOST_WORDS = 24  # of a line. Longer ones count as this.
 SURVEY_SIZES = (What.ZONED + len(ZONES), NUMBERED + len(IDENTIFIERS), LINED + MOST_WORDS)
 
@@ -199,8 +211,10 @@ class ReadNumber(NamedTuple):
     fine: int  # decimals without zeros at the end
 
 
-def read_number(text: str) -> ReadNumber | None:
+def read_number(text: str, has_commas: bool = False) -> ReadNumber | None:
     """Return a number and how it is written. None: it is none.
+
+    1,234 and 1.234 have two meanings. `has_commas`: the column has decimal commas.
 
     >>> [tuple(read_number(text)) for text in ("3.10", "$1,234.5", "12,00 %")]
     [(3.1, 2, '', '', 1), (1234.5, 1, '1,234.', '$#', 1), (12.0, 2, ',', '# %', 0)]
@@ -211,8 +225,8 @@ def read_number(text: str) -> ReadNumber | None:
     sign, before, gap, inner, number, behind, after = (part or "" for part in parts.groups())
     if _PADDED.match(number) or (before and after) or (sign and inner) or (inner and not before):
         return None
-    for pattern, comma in ((_POINT, False), (_COMMA, True)):
-        if (found := pattern.fullmatch(number)) is None:
+    for comma in (has_commas, not has_commas):
+        if (found := (_COMMA if comma else _POINT).fullmatch(number)) is None:
             continue
         marks = number.replace(".", "").replace(",", ".") if comma else number.replace(",", "")
         value = parse_number(marks)
@@ -221,7 +235,7 @@ def read_number(text: str) -> ReadNumber | None:
         digits, most = found[2] or "", MOST_DECIMALS if comma else FLOATING
         fine = FLOATING if "e" in number.lower() else min(len(digits.rstrip("0")), most)
         decimals = FLOATING if fine == FLOATING else min(len(digits), MOST_DECIMALS)
-        style = ("1.234," if found[1] else ",") if comma else ("1,234." if found[1] else "")
+        style = ("1.234," if comma else "1,234.") if found[1] else "," if comma and digits else ""
         affix = f"{before}{gap}#{behind}{after}" if before or after else ""
         value = float(-value if "-" in sign + inner else value)
         return ReadNumber(value, decimals, style, affix, fine)
@@ -354,7 +368,7 @@ def survey_places(text: str, is_text: bool) -> tuple[int, int, int]:
         when = EPOCH + datetime.timedelta(seconds=dates.meanings[meaning[0]])
         written = 3 * MEANINGS.index(meaning) + dates.padding
         written = DATED + written * len(GRAINS) + dates.grain
-        year = 2 * POWERS + 1 + when.year - FIRST_YEAR
+        year = YEARS + when.year - FIRST_YEAR
         if meaning == (COMPACT,):
             return What.COMPACT_TEXT if is_text else What.COMPACT_DATE, written, year
         if dates.zone:
@@ -366,9 +380,19 @@ def survey_places(text: str, is_text: bool) -> tuple[int, int, int]:
         what = What.STYLED + STYLES.index(number.style) - 1 if number.style else What.NUMBER
         if is_text and what == What.NUMBER and not number.affix:
             what = What.DIGITS if number.decimals == 0 else What.STYLED
-        written = AFFIXES.index(number.affix) * len(DECIMALS)
-        written += DECIMALS.index((number.decimals, number.fine))
-        return what, written, place_magnitude(number.value)
+        size, decimals = place_magnitude(number.value), (number.decimals, number.fine)
+        written = AFFIXES.index(number.affix) * len(DECIMALS) + DECIMALS.index(decimals)
+        other = read_number(text, has_commas=True) or number
+        if other.style != number.style:
+            is_point, fine = not number.style, max(number.fine, other.fine)
+            is_text &= is_point and not number.affix
+            what = What.EITHER_TEXT if is_text else What.EITHER_COMMA + is_point
+            written += EITHER + fine - DECIMALS.index(decimals)
+            powers = (
+                abs(place - POWERS) - 1 + LOWEST for place in (size, place_magnitude(other.value))
+            )
+            size = THOUSANDS + sum(powers) - 9 + MEANT * (number.value < 0)
+        return what, written, size
     if text in _TRUTH:
         what = What.TRUTH if text in ("False", "True") and not is_text else What.CATEGORY
         return what, WORDED + WORDS.index(text), -1

@@ -21,6 +21,7 @@ import pandas as pd
 from twinset.errors import InputError
 from twinset.table.cells import (
     AFFIXES,
+    COMMAS,
     COMPACT,
     DATES,
     DAY,
@@ -276,7 +277,7 @@ class Column:
     def read_value(self, text: str) -> float | None:
         """Return a cell's number, or None."""
         if self.kind == NUMBER:
-            found = read_number(text)
+            found = read_number(text, self.form in COMMAS)
             return None if found is None else found.value
         dates, day = read_date(text).meanings, self.form.replace("%-", "%")
         near = (s for form, s in dates.items() if day.startswith(form[:8]))
@@ -354,8 +355,10 @@ class Column:
         if value is None:
             return None
         if self.kind == NUMBER:
+            if number and not isinstance(cell, str):
+                return number.value, number.value
             # 30,40 are two numbers where no cell has such a comma
-            marks = (",", "1.234,", number.style if number else "")
+            marks = (*COMMAS, number.style if number else "")
             return (value, value) if "," not in text or self.form in marks else None
         form = next(iter(date.meanings))
         length = next(length for mark, length in LENGTHS.items() if mark in form)
@@ -434,7 +437,7 @@ class Column:
         text = f"{abs(value):.{SIGNIFICANT}g}"
         if self.decimals <= MOST_DECIMALS:
             text = f"{abs(value):{',' if '1' in self.form else ''}.{self.decimals}f}"
-        if self.form in (",", "1.234,"):
+        if self.form in COMMAS:
             text = text.translate({ord(","): ".", ord("."): ","})
         return ("-" if value < 0 else "") + (self.affix.replace("#", text) or text)
 

@@ -18,10 +18,12 @@ import pandas as pd
 
 from twinset.table.cells import (
     AFFIXES,
+    COMMAS,
     COMPACT,
     DATED,
     DAY,
     DECIMALS,
+    EITHER,
     EPOCH,
     FIRST_YEAR,
     FLOATING,
@@ -30,13 +32,16 @@ from twinset.table.cells import (
     LINED,
     LOWEST,
     MEANINGS,
+    MEANT,
     MOST_DECIMALS,
     NAMED,
     NUMBERED,
     POWERS,
+    THOUSANDS,
     TRUTHS,
     WORDED,
     WORDS,
+    YEARS,
     ZONES,
     What,
     place_magnitude,
@@ -87,7 +92,9 @@ def describe_column(
         rules: what the owner declared.
     """
     name = str(column.name)
-    what, written, sizes = survey
+    ends = rules.ranges.get(name)
+    has_commas = find_commas(survey, deviation, facts_of(column).is_text, ends)
+    what, written, sizes = survey = settle_thousands(survey, deviation, has_commas)
     clear = np.where(what > _SURE * deviation, what, 0.0)  # places that hold more than noise
     kinds = {
         NUMBER: what[What.NUMBER] + clear[What.STYLED : What.ZONED].sum(),
@@ -121,21 +128,22 @@ def describe_column(
     numbered = max(clear[What.LARGE], ways[ways > _SURE * deviation].max(initial=0.0))
     kind = given or choose_kind(column, kinds, clear, numbered, deviation)
     missing = filled - fits.get(kind, filled)
-    if name in rules.ranges:
-        outside = count_outside(sizes, rules.ranges[name], deviation)
+    if ends is not None:
+        outside = count_outside(sizes, ends, deviation)
         missing += outside if outside > HARDLY * filled else 0.0  # some may well be outside
     filled = max(filled, missing)
     is_clear = missing > max(_CLEAR * deviation * len(kinds) ** 0.5, SOME * filled)
     found = Column(name, kind, odd=round(float(missing / filled), 3) if is_clear else 0.0)
 
     if kind == NUMBER or (kind == IDENTIFIER and kinds[NUMBER] > kinds[CATEGORY]):
-        return describe_numbers(found, survey, deviation, column, rules.ranges.get(name), are_texts)
+        found = replace(found, form=COMMAS[0] if has_commas else "." if are_texts else "")
+        return describe_numbers(found, survey, deviation, column, ends)
     if kind == DATE:
         form, grain = choose_date_form(written[DATED:WORDED], deviation)
         zones = clear[What.ZONED :]
         if ":" in form and not form.endswith("%p") and zones.max() > max(0.0, what[What.DATE]):
             form += ZONES[int(zones.argmax())]
-        first, last = find_window(sizes[2 * POWERS + 1 : LINED], deviation)
+        first, last = find_window(sizes[YEARS:LINED], deviation)
         years = (datetime.datetime(FIRST_YEAR + year, 1, 1) for year in (first, last + 1))
         low, high = ((when - EPOCH).total_seconds() for when in years)
         step = DAY * max(1, math.ceil((high - low) / DAY / MOST_CELLS))
@@ -167,6 +175,62 @@ def describe_column(
     if kind == CATEGORY and what[What.NUMBER] > HARDLY * filled > 0:
         return replace(found, dtype="int64")  # values are numbers, if all of them can be
     return replace(found, dtype=text_dtype(column) if kind == TEXT else "")
+
+
+def find_commas(
+    survey: Sequence[np.ndarray],
+    deviation: float,
+    is_text: bool,
+    ends: tuple[float, float] | None,
+) -> bool:
+    """Return whether a column has decimal commas.
+
+    Cells of one meaning decide: 0,567 and 1.234.567 against 1,234.5 and 5.81. If none does, a comma
+    stands for thousands. So does a point only next to 567, without any 0.5 or 1500.
+
+    Args:
+        survey: noisy counts.
+        deviation: of the noise.
+        is_text: all cells are texts. Then whole numbers have no style.
+        ends: of a declared range. If numbers fit it in one way only, it is that way.
+    """
+    what, written, sizes = (np.where(each > _SURE * deviation, each, 0.0) for each in survey)
+    styles, either = what[What.STYLED : What.ZONED], what[What.EITHER_COMMA : What.STYLED]
+    spelt = written[:DATED].reshape(-1, len(DECIMALS))[:, :EITHER].sum(0)
+    commas, points = styles[1] + styles[3], survey[0][What.NUMBER] + styles[0] + styles[2]
+    every = points + commas + either.sum()
+    if is_text:  # the other cells with decimals have a point
+        points = max(styles[2], spelt[1:].sum() - commas)
+        unmarked = sizes[place_magnitude(2.0**10) : place_magnitude(2.0**19)]
+        if either[1] > either[0] and not spelt[1:].any() and not unmarked.any():
+            commas += spelt[0]
+    outside = [0.0, 0.0]
+    if ends is not None:
+        read = (settle_thousands(survey, deviation, each)[2] for each in (False, True))
+        outside = [count_outside(sizes, ends, deviation) for sizes in read]
+    is_found = bool(commas > max(points, SOME * every))
+    return is_found if outside[0] == outside[1] else outside[1] < outside[0]
+
+
+def settle_thousands(
+    survey: Sequence[np.ndarray], deviation: float, has_commas: bool
+) -> list[np.ndarray]:
+    """Return a survey that counts 1,234 and 1.234 by what they mean in the column."""
+    what, written, sizes = found = [counts.copy() for counts in survey]
+    clear, spelt, sized = (np.where(each > _SURE * deviation, each, 0.0) for each in found)
+    either = clear[What.EITHER_COMMA : What.STYLED]
+    own = [1, 3, 3] if has_commas else [2, What.NUMBER - What.STYLED, 0]
+    np.add.at(what, What.STYLED + np.array(own), either)
+    # what stands for no thousands has three decimals
+    has_decimals = has_commas == (either[0] > either[1:].sum())
+    table, spelt = (each[:DATED].reshape(-1, len(DECIMALS)) for each in (written, spelt))
+    for fine in range(4):
+        table[:, DECIMALS.index((3, fine)) if has_decimals else 0] += spelt[:, EITHER + fine]
+    places = np.arange(2 * MEANT)
+    powers = places % MEANT // 2 if has_decimals else (places % MEANT + 1) // 2 + 9
+    signs = np.where(places < MEANT, 1, -1)
+    np.add.at(sizes, POWERS + signs * (1 + powers - LOWEST), sized[THOUSANDS:YEARS])
+    return found
 
 
 def choose_kind(
@@ -202,28 +266,26 @@ def describe_numbers(
     deviation: float,
     column: pd.Series,
     ends: tuple[float, float] | None,
-    are_texts: bool,
 ) -> Column:
     """Return a column of numbers with how they are written and with a grid. See `describe_column`.
 
     Args:
-        found: the column without these.
+        found: the column without these. Its form is "," or "." if they are texts of that kind.
         survey: noisy counts.
         deviation: of the noise.
         column: its stated type is used.
         ends: of a declared range.
-        are_texts: whether they are texts where the source has numbers too.
     """
     what, written, sizes = survey
     clear = np.where(what > _SURE * deviation, what, 0.0)
     compact = clear[What.COMPACT_DATE] + clear[What.COMPACT_TEXT]
     counts = sizes[: 2 * POWERS + 1].copy()
     counts[place_magnitude(2.0**24)] += compact
-    affixes = written[:DATED].reshape(len(AFFIXES), len(DECIMALS)).copy()
+    affixes = written[:DATED].reshape(len(AFFIXES), len(DECIMALS))[:, :EITHER].copy()
     affixes[0, 0] += compact
     # without any that is clear it is the first
     affix = int(np.where(affixes > _SURE * deviation, affixes, 0.0).sum(1).argmax())
-    of_spelling, of_value = np.array(DECIMALS).T
+    of_spelling, of_value = np.array(DECIMALS[:EITHER]).T
     decimals = find_finest(affixes[affix], of_spelling, deviation)
     fine = min(decimals, find_finest(affixes[affix], of_value, deviation))
     if decimals == FLOATING:  # a step is small next to the smallest numbers
@@ -232,10 +294,8 @@ def describe_numbers(
         least = 2.0 ** (held[0] + LOWEST) / CELLS_A_POWER if len(held) else 1.0
         decimals = fine = max(MOST_DECIMALS, math.ceil(-math.log10(least)))
     # a style by its marks
-    styles = clear[What.STYLED : What.ZONED]
-    are_commas = styles[1] + styles[3] > what[What.NUMBER] + styles[0] + styles[2]
-    form = "." if are_texts or affix else ""
-    if are_commas:
+    styles, form = clear[What.STYLED : What.ZONED], found.form or ("." if affix else "")
+    if form in COMMAS:
         form = "1.234," if styles[3] > 0 else ","
     elif styles[2] > SOME * (what[What.NUMBER] + styles.sum()):
         form = "1,234."
