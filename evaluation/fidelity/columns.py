@@ -142,8 +142,8 @@ def draw_columns(tables: Tables, seed: int) -> Iterator[Histogram]:
         cut = Cut.of(some[1][name])
         numbers = [read_number(text) for text in Cells.of(some[1][name]).texts]
         if not cut.by_gaps and (cut.edges or (len(numbers) > PARTS and all(numbers))):
-            edges, bins = round_parts(some[1][name], cut.is_date)
-            parts = [cut_at(frame[name], edges, bins) for frame in some]
+            edges, bins = round_parts(some[1][name], cut.is_date, cut.has_commas)
+            parts = [cut_at(frame[name], edges, bins, cut.has_commas) for frame in some]
         else:
             parts = [cut.parts(frame[name]) for frame in some]
             often = [each for each, _ in Counter(parts[0]).most_common() if each != GAP]
@@ -159,7 +159,9 @@ def draw_columns(tables: Tables, seed: int) -> Iterator[Histogram]:
         yield Histogram("fidelity", f"{PICTURE}{name}", name, bins, series)
 
 
-def round_parts(real: pd.Series, is_date: bool) -> tuple[list[float], list[str]]:
+def round_parts(
+    real: pd.Series, is_date: bool, has_commas: bool = False
+) -> tuple[list[float], list[str]]:
     """Return round edges between about twenty parts of numbers or dates, and the parts' names.
 
     >>> round_parts(pd.Series(range(100)), is_date=False)[1][:2]
@@ -168,7 +170,8 @@ def round_parts(real: pd.Series, is_date: bool) -> tuple[list[float], list[str]]
     from matplotlib.ticker import MaxNLocator
 
     cells = Cells.of(real)
-    numbers = np.array([*map(cell_number, cells.texts), np.nan])[cells.places]
+    found = [cell_number(text, has_commas) for text in cells.texts]
+    numbers = np.array([*found, np.nan])[cells.places]
     low, high = np.nanquantile(numbers, [0.01, 0.99])
     if is_date:
         unit = next((u for u, days in (("D", 60), ("M", 1_100)) if high - low < days * DAY), "Y")

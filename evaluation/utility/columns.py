@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twinset.table.cells import Cells, read_date, read_number
+from twinset.table.cells import Cells, have_commas, read_date, read_number
 from twinset.table.schema import plain
 
 PARTS = 20  # that a column of many numbers is cut into
@@ -34,6 +34,7 @@ class Cut:
     edges: tuple[float, ...] = ()  # between the parts of many numbers or dates
     by_gaps: bool = False  # texts and identifiers hardly repeat, so only their gaps are compared
     is_date: bool = False  # edges are in seconds since 1970
+    has_commas: bool = False  # as real cells have: edges are of numbers with decimal commas
 
     @classmethod
     def of(cls, real: pd.Series) -> Cut:
@@ -46,7 +47,8 @@ class Cut:
         filled, texts = int((cells.places >= 0).sum()), cells.texts
         if len(texts) <= FEW:
             return cls()
-        numbers = np.array([*map(cell_number, texts), np.nan])[cells.places]
+        commas = have_commas(texts)
+        numbers = np.array([*(cell_number(text, commas) for text in texts), np.nan])[cells.places]
         known = numbers[~np.isnan(numbers)]
         if len(known) <= 0.5 * filled:
             return cls(by_gaps=len(texts) > 0.5 * filled)
@@ -55,7 +57,7 @@ class Cut:
             return cls(by_gaps=True)
         edges = np.unique(np.quantile(known, np.linspace(0, 1, PARTS + 1)))
         is_date = sum(read_number(text) is not None for text in texts) < len(texts) / 2
-        return cls(tuple(edges[1:-1].tolist()), is_date=is_date)
+        return cls(tuple(edges[1:-1].tolist()), False, is_date, commas)
 
     def parts(self, column: pd.Series) -> np.ndarray:
         """Return the part of each cell (n,), as a text.
@@ -67,7 +69,8 @@ class Cut:
         if self.by_gaps:
             found = [FILLED] * len(cells.texts)
         elif self.edges:
-            return cut_at(column, self.edges, [f"{part:02}" for part in range(PARTS)])
+            names = [f"{part:02}" for part in range(PARTS)]
+            return cut_at(column, self.edges, names, self.has_commas)
         else:  # 1.0 of a text file is 1 of a column of numbers
             values = map(read_number, cells.texts)
             pairs = zip(values, cells.texts, strict=True)
@@ -75,18 +78,20 @@ class Cut:
         return np.array([*found, GAP], object)[cells.places]
 
 
-def cut_at(column: pd.Series, edges: Sequence[float], names: Sequence[str]) -> np.ndarray:
+def cut_at(
+    column: pd.Series, edges: Sequence[float], names: Sequence[str], has_commas: bool = False
+) -> np.ndarray:
     """Return the name of the part (n,) that each number or date is in. Other cells are gaps."""
     cells = Cells.of(column)
-    numbers = np.array([*map(cell_number, cells.texts), np.nan])
+    numbers = np.array([*(cell_number(text, has_commas) for text in cells.texts), np.nan])
     places = np.searchsorted(edges, numbers, side="right").tolist()
     found = [GAP if np.isnan(n) else names[p] for n, p in zip(numbers, places, strict=True)]
     return np.array(found, object)[cells.places]
 
 
-def cell_number(text: str) -> float:
+def cell_number(text: str, has_commas: bool = False) -> float:
     """Return a cell as a number, a date in seconds, or NaN."""
-    if (found := read_number(text)) is not None:
+    if (found := read_number(text, has_commas)) is not None:
         return found[0]
     return next(iter(read_date(text).meanings.values()), np.nan)
 

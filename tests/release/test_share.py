@@ -114,6 +114,7 @@ def test_the_label_has_nine_parts_and_a_scale_only_where_there_is_a_guarantee():
     [
         ([True, False, True, None], [("True", 2), ("False", 1), ("gap", 1)]),
         ([n / 4 for n in range(80)], [(f"{n}–{n + 1}", 8) for n in range(0, 20, 2)]),
+        ([f"{n % 4},{n}5" for n in range(20, 60)], [(f"{n}", 10) for n in range(4)]),
         ([f"{d:%d.%m.%Y}" for d in pd.date_range("2001", periods=730)], [("2001", 365)] * 2),
         ([f"kind {n % 12}" for n in range(36)], [("kind 0", 3)] * 10 + [("others", 6)]),
         ([f"name {n}" for n in range(30)], []),  # a text

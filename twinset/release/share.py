@@ -41,7 +41,7 @@ from twinset.release.registries import (
     describe_data_set,
     draft_deployment,
 )
-from twinset.table.cells import FLOATING, Cells, read_date, read_number
+from twinset.table.cells import FLOATING, Cells, have_commas, read_date, read_number
 from twinset.table.columns import as_texts
 from twinset.table.kinds import TEXT, Column
 from twinset.table.read import FORMATS, FORMULA_STARTS, format_of, write_frame, written_names
@@ -281,7 +281,8 @@ def count_cells(column: pd.Series) -> list[tuple[str, int]]:
     """
     cells = Cells.of(column)
     counts = Counter(cells.places.tolist())
-    gaps, numbers = counts.pop(-1, 0), list(map(whole_number, cells.texts))
+    commas = have_commas(cells.texts)
+    gaps, numbers = counts.pop(-1, 0), [whole_number(text, commas) for text in cells.texts]
     if len(numbers) <= BARS:
         bars = [(cells.texts[place], rows) for place, rows in counts.most_common()]
     elif None not in numbers and len(set(numbers)) > 1:
@@ -294,9 +295,10 @@ def count_cells(column: pd.Series) -> list[tuple[str, int]]:
     return [*bars, *([("gap", gaps)] if gaps else [])]
 
 
-def whole_number(text: str) -> int | None:
+def whole_number(text: str, has_commas: bool) -> int | None:
     """Return a number without its fraction, or the year of a date, or None."""
-    number, seconds = read_number(text), next(iter(read_date(text).meanings.values()), None)
+    number = read_number(text, has_commas)
+    seconds = next(iter(read_date(text).meanings.values()), None)
     if number is not None or seconds is None:
         return None if number is None else math.floor(number[0])
     return pd.Timestamp(seconds, unit="s").year

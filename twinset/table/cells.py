@@ -242,6 +242,18 @@ def read_number(text: str, has_commas: bool = False) -> ReadNumber | None:
     return None
 
 
+def have_commas(texts: Sequence[str]) -> bool:
+    """Return whether cells have decimal commas. Exact: for a twin, or real rows that are compared.
+
+    >>> have_commas(["4,221", "0,567", "7"]), have_commas(["4,221", "7"])
+    (True, False)
+    """
+    both = ((read_number(text), read_number(text, has_commas=True)) for text in texts)
+    one_meaning = (a for a, b in both if a and b and a.style == b.style)
+    told = [each.style in COMMAS for each in one_meaning if each.style or each.decimals]
+    return sum(told) > len(told) / 2
+
+
 class ReadDate(NamedTuple):
     """What a text may mean as a date, and how it was written."""
 

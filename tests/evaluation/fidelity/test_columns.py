@@ -106,6 +106,7 @@ def test_gaps_alone_are_compared_where_cells_hardly_repeat():
     ("real", "cells", "parts"),
     [
         (["1.0", "2", None], [1, 2.0, np.nan], ["1", "2", "(gap)"]),
+        ([f"{n // 10},{n % 10}" for n in range(10, 90)], ["1,000", "8,900"], ["00", "19"]),
         (["True", "False"], [True, None], ["True", "(gap)"]),
         (["2024-02-29"], [pd.Timestamp("2024-02-29")], ["2024-02-29"]),
         ([f"{n}.5" for n in range(200)] * 2, [-5, 1e9, "free"], ["00", "19", "(gap)"]),
