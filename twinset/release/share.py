@@ -281,8 +281,8 @@ def count_cells(column: pd.Series) -> list[tuple[str, int]]:
     """
     cells = Cells.of(column)
     counts = Counter(cells.places.tolist())
-    commas = have_commas(cells.texts)
-    gaps, numbers = counts.pop(-1, 0), [whole_number(text, commas) for text in cells.texts]
+    gaps, commas = counts.pop(-1, 0), have_commas(cells.texts)
+    numbers = [whole_number(text, commas) for text in cells.texts]
     if len(numbers) <= BARS:
         bars = [(cells.texts[place], rows) for place, rows in counts.most_common()]
     elif None not in numbers and len(set(numbers)) > 1:
@@ -295,10 +295,9 @@ def count_cells(column: pd.Series) -> list[tuple[str, int]]:
     return [*bars, *([("gap", gaps)] if gaps else [])]
 
 
-def whole_number(text: str, has_commas: bool) -> int | None:
+def whole_number(text: str, commas: bool) -> int | None:
     """Return a number without its fraction, or the year of a date, or None."""
-    number = read_number(text, has_commas)
-    seconds = next(iter(read_date(text).meanings.values()), None)
+    number, seconds = read_number(text, commas), next(iter(read_date(text).meanings.values()), None)
     if number is not None or seconds is None:
         return None if number is None else math.floor(number[0])
     return pd.Timestamp(seconds, unit="s").year

@@ -192,10 +192,12 @@ def find_commas(
         survey: noisy counts.
         deviation: of the noise.
         is_text: all cells are texts. Then whole numbers have no style.
-        ends: of a declared range. If numbers fit it in one way only, it is that way.
+        ends: of a declared range. If most such numbers fit it in one way only, it is that way.
     """
     what, written, sizes = (np.where(each > _SURE * deviation, each, 0.0) for each in survey)
     styles, either = what[What.STYLED : What.ZONED], what[What.EITHER_COMMA : What.STYLED]
+    if either[0] > 0:  # there are commas, so that two counts alone tell what they are
+        styles = np.where((own := survey[0][What.STYLED : What.ZONED]) > _CLEAR * deviation, own, 0)
     spelt = written[:DATED].reshape(-1, len(DECIMALS))[:, :EITHER].sum(0)
     commas, points = styles[1] + styles[3], survey[0][What.NUMBER] + styles[0] + styles[2]
     every = points + commas + either.sum()
@@ -204,12 +206,12 @@ def find_commas(
         unmarked = sizes[place_magnitude(2.0**10) : place_magnitude(2.0**19)]
         if either[1] > either[0] and not spelt[1:].any() and not unmarked.any():
             commas += spelt[0]
-    outside = [0.0, 0.0]
     if ends is not None:
-        read = (settle_thousands(survey, deviation, each)[2] for each in (False, True))
-        outside = [count_outside(sizes, ends, deviation) for sizes in read]
-    is_found = bool(commas > max(points, SOME * every))
-    return is_found if outside[0] == outside[1] else outside[1] < outside[0]
+        both = (settle_thousands(survey, deviation, each)[2] for each in (False, True))
+        outside = [count_outside(sizes, ends, deviation) for sizes in both]
+        if abs(outside[0] - outside[1]) > HARDLY * either.sum():
+            return outside[1] < outside[0]
+    return bool(commas > max(points, SOME * every))
 
 
 def settle_thousands(
