@@ -25,7 +25,6 @@ from twinset.bounds import SEEDS, check_options, setting
 from twinset.config import ROWS, RunConfig
 from twinset.config.plan import default_delta, make_plan
 from twinset.errors import InputError
-from twinset.files.atomic import write_text
 from twinset.files.environment import machine, versions
 from twinset.models.base_model import BaseModel, context_length, load_base
 from twinset.models.layers import choose_execution
@@ -34,6 +33,7 @@ from twinset.progress import Progress
 from twinset.sampling.allocation import proportional
 from twinset.sampling.twin_model import TwinModel
 from twinset.table.kinds import ColumnRules
+from twinset.table.read import write_frame
 from twinset.table.records import Records, records_from_frame
 from twinset.table.tokenization import prompt_tokens, tokenise
 
@@ -142,11 +142,12 @@ def audit_release(
     measured += overlap(twin, members.texts, others.texts, encode, seed=seed, progress=progress)
     replayed, more = replay(twin, members.texts, others.texts, progress=progress)
     judged, curve, rates = roc.separation(attacks, seed)
-    at_risk, found, risks = roc.find_riskiest(attacks)
+    at_risk, found, risks = roc.find_riskiest(attacks, seed)
     if run is not None:
         shown = records_to_frame(take_records(sides.members, found))
         shown.insert(0, "risk", risks.round(4), allow_duplicates=True)
-        write_text(run.internal / RISKIEST_FILE, shown.to_csv(index=False), OWNER_ONLY)
+        write_frame(shown, run.internal / RISKIEST_FILE)
+        (run.internal / RISKIEST_FILE).chmod(OWNER_ONLY)
         notes.append(f"the riskiest rows are in internal/{RISKIEST_FILE}, for you alone")
     counted = {"twin": len(twin), "members": len(members), "non-members": len(others)}
     about = {"seed": seed, "rows": counted, "tried": request.rows}

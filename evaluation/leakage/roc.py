@@ -157,20 +157,24 @@ def attack_scores(attack: Attack, seed: int) -> list[Score]:
     ]
 
 
-def find_riskiest(attacks: Sequence[Attack]) -> tuple[Measured, np.ndarray, np.ndarray]:
+def find_riskiest(attacks: Sequence[Attack], seed: int) -> tuple[Measured, np.ndarray, np.ndarray]:
     """Return how many of the riskiest tenth of rows are members, and these members.
 
-    A row's risk is its mean rank in all attacks, from 0 to 1, among members and non-members
-    together. So without a leak a member is as likely in the riskiest tenth as a non-member, and a
-    half is guessing, however many there are of each. The average over all rows would hide a leak
-    of few (Carlini et al. 2022, section III).
+    A row's risk is its mean rank in all attacks, from 0 to 1, among members and non-members. The
+    share is counted with equally many of both sides, the first ones of the larger. So without a
+    leak a half are members. The average over all rows would hide a leak of few (Carlini et al.
+    2022, section III).
+
+    Args:
+        attacks: of the same rows, which were drawn in random order.
+        seed: decides between rows of equal risk.
 
     Returns:
-        The share of members, as if both sides were equally many. (k,) the numbers of the members
-        in this tenth, the riskiest first, and (k,) their risks.
+        The share of members. (k,) the numbers of the members in the riskiest tenth of all rows,
+        the riskiest first, and (k,) their risks.
 
     >>> far, near = np.array([9.0, *range(9)]), np.arange(10) - 0.5
-    >>> found, members, risks = find_riskiest([Attack("loss", "model", far, near)])
+    >>> found, members, risks = find_riskiest([Attack("loss", "model", far, near)], seed=0)
     >>> found.score.value, members.tolist(), risks.tolist()
     (0.5, [0], [1.0])
     """
@@ -179,11 +183,12 @@ def find_riskiest(attacks: Sequence[Attack]) -> tuple[Measured, np.ndarray, np.n
     n, m = len(attacks[0].members), len(attacks[0].non_members)
     ranks = [rankdata(np.concatenate([a.members, a.non_members])) for a in attacks]
     risks = np.mean(ranks, axis=0) / (n + m)
-    riskiest = np.argsort(-risks, kind="stable")[: max(1, (n + m) // TENTH)]
-    members = riskiest[riskiest < n]
-    mine, others = len(members) / n, (len(riskiest) - len(members)) / m
-    found = round(mine / (mine + others) * len(riskiest))
-    score = proportion(RISKIEST, found, len(riskiest), "minimise")
+    order = np.lexsort((np.random.default_rng(seed).random(n + m), -risks))
+    members = order[: max(1, (n + m) // TENTH)]
+    members = members[members < n]
+    equal = order[np.where(order < n, order, order - n) < min(n, m)]
+    riskiest = equal[: max(1, len(equal) // TENTH)]
+    score = proportion(RISKIEST, int((riskiest < n).sum()), len(riskiest), "minimise")
     place = {"attack": "all of them", "sees": " and ".join(dict.fromkeys(a.sees for a in attacks))}
     return Measured("leakage", score, place), members, risks[members]
 

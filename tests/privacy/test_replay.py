@@ -146,6 +146,7 @@ MORE_GAPS = TABLE.assign(text=TABLE["text"].mask(TABLE.index % 9 == 2, ""))
 
 GIVEN = ("--text", "text", "--attribute", "label", "--epsilon", "50", "--delta", "1e-5", "--quiet")
 SMALL = ("--rows", "5", "--max-tokens", "8", "--hold-out", "0", "--processes", "1")
+SMALL += ("--teacher-redraws", "1")
 DECLARED = ("--labels", "label=pos,neg")
 COUNTED = ("--steps", "0", *DECLARED)
 STEPS = ("--steps", "2", "--batch-size", "15", "--physical-batch", "8")

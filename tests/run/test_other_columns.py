@@ -182,7 +182,7 @@ def test_a_plan_file_sets_other_columns_line_by_line(table, tiny_base):
     Path("p.csv").write_text("\n".join(lines))
     assert call(*given).code == 0
     twin = read_frame("more.csv")
-    assert len(twin) == 15 and verify(Path("more.csv")).rows == 15
+    assert len(twin) == 15 and verify(Path("more.csv")).rows == 15 and twin["id"].is_unique
     assert twin["label"].value_counts().to_dict() == {"pos": 10, "neg": 5}
     positive = twin[twin["label"] == "pos"]
     assert (positive["city"] == "York").sum() >= 6 and positive["age"].between(18, 30).sum() >= 4

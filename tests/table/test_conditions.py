@@ -6,6 +6,7 @@ import pytest
 
 from tests.helpers.columns import DAYS, HOURS, LABELS, N, release, rng
 from twinset.errors import InputError
+from twinset.table.kinds import ColumnRules
 
 ASKED = pd.DataFrame(
     {
@@ -92,3 +93,26 @@ def test_a_condition_takes_its_share(asked):
     assert together == pytest.approx(1, abs=0.001)
     real = (ASKED["price"] <= 333.333).mean()
     assert asked.given({"price": parts[0]})[1].mean() == pytest.approx(real, abs=0.05)
+
+
+def test_lines_of_a_plan_have_the_types_of_one_draw_and_no_identifier_twice():
+    """Gaps and `other` are rare here, so some lines draw one and others do not."""
+    rare = np.arange(N) % 60 == 0
+    frame = pd.DataFrame(
+        {
+            "amount": pd.Series(np.arange(N) % 90, dtype="Int64").mask(rare),
+            "old": pd.Series(np.arange(N) % 2 == 0, dtype="boolean").mask(rare),
+            "code": pd.Series(np.where(rare, np.arange(N), np.arange(N) % 3), dtype="category"),
+            "city": [f"{n}" if odd else "York" for n, odd in enumerate(rare)],
+            "number": np.arange(5000, 5000 + N),
+        }
+    )
+    _, model = release(frame, ColumnRules(kinds={"code": "category", "city": "category"}))
+    (old, _), rows, seen = model.given({"old": True}), np.arange(40), set()
+    for seed in range(30):
+        lines = [(rows[:20], model), (rows[20:30], old), (rows[30:], model)]
+        twin = model.draw(rows % 2, seed, lines=lines)
+        assert twin["old"][20:30].all() and twin["number"].is_unique and len(twin) == 40
+        assert twin["code"].notna().all() and twin["code"].dtype == "category"
+        seen |= {"other"} & set(twin["city"]) | {str(twin["amount"].dtype), str(twin["old"].dtype)}
+    assert seen == {"other", "Int64", "boolean"}

@@ -600,7 +600,7 @@ def test_categories_that_are_no_plain_cells_are_spelt(cells, values, is_ordered)
 def test_a_category_with_rare_values_can_be_written(tmp_path, ending, values, dtype):
     column, path = Column("a", "category", dtype, values=values), tmp_path / f"t.{ending}"
     for numbers, rest in (([0, 1, 0], []), ([0, 1, 2, 3], ["other", None])):
-        twin = column.decode(np.array(numbers), rng)
+        twin = column.as_series(column.decode(np.array(numbers), rng))
         write_frame(pd.DataFrame({"a": twin, "b": "x"}), path)
         cells = read_frame(path)["a"].astype(object)
         found = list(map(plain, cells.where(cells.notna(), None).tolist()))
@@ -617,7 +617,8 @@ def test_no_hour_of_a_zone_becomes_a_gap(zone):
     hours = 1_514_764_800.0 + 3600 * np.arange(365 * 24 + 1)  # of 2018
     dtype = f"datetime64[us, {zone}]"
     column = Column("a", "date", dtype, edges=tuple(hours.tolist()), form="%Y-%m-%d %H:%M")
-    found = column.decode(np.arange(column.size), np.random.default_rng(0))
+    cells = column.decode(np.arange(column.size), np.random.default_rng(0))
+    found = column.as_series(cells)
     assert found.dtype == dtype and np.flatnonzero(found.isna()).tolist() == [column.size - 1]
 
 

@@ -141,8 +141,11 @@ class ColumnRelease:
                 planned.noise_multiplier, len(chosen), planned.most, units, planned.delta(units)
             )
             self.record(selection)
+            # the survey's noise belongs to the columns' own event, and is measured with it
+            before, self.randomness.measured[:] = [*self.randomness.measured], []
             found = select_label_values(texts, selection, self.randomness)
             self.keep(selection)
+            self.randomness.measured[:] = before
         for place, values in zip(chosen, found, strict=True):
             own, kept = self.columns[place], sorted(list(values)[:MOST_VALUES])
             if own.kind == IDENTIFIER and kept and own.name not in self.rules.kinds:

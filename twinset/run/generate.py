@@ -264,9 +264,8 @@ def sample_only(
     model = TwinModel.load(folder, device)
     model, weights = model.given(asked.conditions)
     shares = weights if asked.where else None
-    lines = None
-    if asked.plan_file is not None and model.columns is not None:
-        lines = plan_columns(model.schema, model.columns, asked.plan_file)
+    lines = plan_columns(model, asked.plan_file) if asked.plan_file is not None else []
+    if lines:
         counts = dict.fromkeys(model.schema.combinations, 0)
         for combination, rows, _ in lines:
             counts[combination] += rows

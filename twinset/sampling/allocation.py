@@ -172,15 +172,17 @@ def read_plan(schema: Schema, path: str, columns: Sequence[str] = ()) -> list[Pl
     return lines
 
 
-def plan_columns(
-    schema: Schema, columns: ColumnModel, path: str
-) -> list[tuple[Combination, int, ColumnModel]]:
+def plan_columns(model: TwinModel, path: str) -> list[tuple[Combination, int, ColumnModel]]:
     """Return for each line of a plan file its label, number of rows, and model of other columns.
+
+    Nothing, if the model has no other columns.
 
     Raises:
         InputError: as `read_plan`, or no row of the label can meet the line.
     """
-    found = []
+    found, schema, columns = [], model.schema, model.columns
+    if columns is None:
+        return []
     for line in read_plan(schema, path, [column.name for column in columns.columns]):
         rows = read_number_of_rows(line.rows, line.place)
         try:

@@ -9,7 +9,7 @@ are post-processing: no record is read here.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,16 +74,41 @@ class ColumnModel:
         labels: np.ndarray,
         seed: int,
         texts: Sequence[Sequence[str]] = (),
-        stream: int = 0,
+        lines: Sequence[tuple[np.ndarray, ColumnModel]] = (),
     ) -> pd.DataFrame:
         """Return cells (n, A) for rows of these label combinations (n,), given by number.
 
         `texts` has the lines written for the columns `self.texts` of each row. Where the model says
-        that a row has a gap, it is not used. Each `stream` has its own random numbers.
+        that a row has a gap, it is not used. `lines` of a plan say which rows (numbers, each once)
+        are drawn from a model of `given`. By default this model draws all.
         """
-        rng = np.random.default_rng([seed, 53 + stream])
+        rng = np.random.default_rng([seed, 53])
+        cells = {number: np.full(len(labels), None, object) for number in self.order}
+        for rows, model in lines or [(np.arange(len(labels)), self)]:
+            for number, found in model._draw(labels[rows], rng):
+                cells[number][rows] = found
+        columns: list[pd.Series] = []
+        for number, column in enumerate(self.columns):
+            if column.kind == IDENTIFIER:  # new ones
+                columns.append(column.new_identifiers(len(labels), rng))
+            elif column.kind == GAPS:
+                none = np.full(len(labels), None, object)
+                columns.append(series_of(column.name, none, column.dtype or "object"))
+            elif column.kind == TEXT:
+                place = self.texts.index(column)
+                texts_of = [row[place] or None for row in texts] or [""] * len(labels)
+                written = np.array([*texts_of, None], object)[:-1]  # None: if there are no rows
+                written[[cell is None for cell in cells[number]]] = None
+                columns.append(series_of(column.name, written, column.dtype))
+            else:
+                columns.append(column.as_series(cells[number]))
+        return pd.DataFrame({c.name: each for c, each in zip(self.columns, columns, strict=True)})
+
+    def _draw(
+        self, labels: np.ndarray, rng: np.random.Generator
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the number and the cells (n,) of each column in the tree, parents first."""
         drawn: dict[int, np.ndarray] = {}
-        cells: dict[int, pd.Series] = {}
         for number in self.order:
             table, parent = self.tables[number], self.parents[number]
             above = drawn[parent] if parent >= 0 else np.zeros(len(labels), np.int64)
@@ -105,20 +130,7 @@ class ColumnModel:
             at = low + rng.random(len(labels)) * (high - low)
             places = np.searchsorted(within, at, side="right")
             places = np.clip(places, starts[drawn[number]], ends[drawn[number]] - 1)
-            cells[number] = column.decode(order[places], rng)
-        for number, column in enumerate(self.columns):
-            if column.kind == IDENTIFIER:  # new ones
-                cells[number] = column.new_identifiers(len(labels), rng)
-            elif column.kind == GAPS:
-                none = np.full(len(labels), None, object)
-                cells[number] = series_of(column.name, none, column.dtype or "object")
-            elif column.kind == TEXT:
-                place = self.texts.index(column)
-                texts_of = [row[place] or None for row in texts] or [""] * len(labels)
-                written = np.array([*texts_of, None], object)[:-1]  # None: if there are no rows
-                written[cells[number].isna()] = None
-                cells[number] = series_of(column.name, written, column.dtype)
-        return pd.DataFrame({c.name: cells[i] for i, c in enumerate(self.columns)})
+            yield number, column.decode(order[places], rng)
 
     def given(self, where: Mapping[str, Any]) -> tuple[ColumnModel, np.ndarray]:
         """Return the model of rows that meet conditions on columns, and how likely these are.

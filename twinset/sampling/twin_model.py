@@ -113,7 +113,7 @@ class TwinModel:
         saved: Path | None = None,
         deadline: float | None = None,
         processes: int = 1,
-        lines: Sequence[tuple[Combination, int, ColumnModel]] | None = None,
+        lines: Sequence[tuple[Combination, int, ColumnModel]] = (),
     ) -> pd.DataFrame:
         """Return a twin with exactly `counts[c]` rows of each combination c, shuffled.
 
@@ -131,7 +131,7 @@ class TwinModel:
                 first of all.
             processes: requested number, see `devices_for_rows`.
             lines: of a plan, each with a combination, its number of rows, and the model of their
-                other columns. None: that of the twin model for all.
+                other columns. By default that of the twin model for all.
 
         Raises:
             InputError: rows of a label stayed unusable.
@@ -162,15 +162,10 @@ class TwinModel:
         if self.columns is not None:
             number = {c: i for i, c in enumerate(self.schema.combinations)}
             own = np.array([number[c] for c in labels], int)
-            columns = self.columns.draw(own, sampling.seed, [row.others for row in rows])
-            if lines is not None:
-                left = {c: iter(np.flatnonzero(own == i)) for c, i in number.items()}
-                parts = []
-                for stream, (combination, many, given) in enumerate(lines, start=1):
-                    at = list(islice(left[combination], many))
-                    texts = [rows[place].others for place in at]
-                    parts.append(given.draw(own[at], sampling.seed, texts, stream).set_axis(at))
-                columns = pd.concat(parts).sort_index().astype(columns.dtypes)
+            left = {c: iter(np.flatnonzero(own == i)) for c, i in number.items()}
+            parts = [(np.array([*islice(left[c], n)], int), each) for c, n, each in lines]
+            texts = [row.others for row in rows]
+            columns = self.columns.draw(own, sampling.seed, texts, parts)
         frame = twin_frame(self.schema, [row.text for row in rows], labels, columns)
         return frame.sample(frac=1, random_state=sampling.seed).reset_index(drop=True)
 

@@ -370,26 +370,20 @@ class Column:
             value = (moment.tz_localize(None) - EPOCH).total_seconds()
         return value, value + max(length - self.unit, 0.0)
 
-    def decode(self, numbers: np.ndarray, rng: np.random.Generator) -> pd.Series:
-        """Return (n,) cells for numbers of values, in the twin's dtype. Texts are "" at first."""
+    def decode(self, numbers: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return (n,) cells for numbers of values, None for a gap. `as_series` gives them a dtype.
+
+        Texts are "", values of categories are as they are, and dates with a stated type moments.
+        """
         gaps = numbers == self.size - 1
         if self.kind == TEXT:
-            return pd.Series(np.array(["", None], object)[numbers], name=self.name, dtype=object)
+            return np.array(["", None], object)[numbers]
         if self.kind == CATEGORY:
-            # next to "other", which is a text, numbers are texts too: no file holds both
-            has_other = bool((numbers == len(self.values)).any())
-            values = [*map(plain, self.values)] if has_other else [*self.values]
-            found = np.array([*values, OTHER, None], object)[numbers]
-            if self.dtype in ("category", ORDERED):
-                kept = [*dict.fromkeys([*values, *[OTHER] * has_other])]
-                dtype = pd.CategoricalDtype(kept, ordered=self.dtype == ORDERED)
-                return pd.Series(pd.Categorical(found, dtype=dtype), name=self.name)
-            return series_of(self.name, found, self.dtype)
+            return np.array([*self.values, OTHER, None], object)[numbers]
         if self.kind == TRUTH:
             words: list[Any] = self.form.split("/") if self.form else [False, True]
             words = [0, 1] if self.form == "0/1" and self.dtype != "str" else words
-            found = np.array([*words, None], object)[numbers]
-            return series_of(self.name, found, self.dtype)
+            return np.array([*words, None], object)[numbers]
         edges, places, step = self._edges, np.where(gaps, 0, numbers), self.unit
         low, high = edges[places], edges[places + 1]
         # a cell [low, high) has the multiples of the step that lie in it
@@ -407,20 +401,35 @@ class Column:
             if self.form or self.affix:
                 cells = [self.write_number(value) for value in cells]
         else:
-            moments = [EPOCH + datetime.timedelta(seconds=float(s)) for s in drawn.tolist()]
-            if self.dtype.startswith(("date", "timestamp")):
-                stamps = pd.Series(moments, name=self.name, dtype="datetime64[us]").mask(gaps)
-                if (zone := ZONE.fullmatch(self.dtype)) is not None:
-                    # cells are read as the clock there shows them, of two hours alike the first
-                    way = {"ambiguous": np.ones(len(stamps), bool), "nonexistent": "shift_forward"}
-                    stamps = stamps.dt.tz_localize(zone[1], **way)
-                return stamps.astype(self.dtype)
-            cells = [write_date(moment, self.form) for moment in moments]
-            if self.form == COMPACT and self.dtype != "str":
-                cells = list(map(int, cells))
-        found = np.array(cells, object)
+            cells = [EPOCH + datetime.timedelta(seconds=float(s)) for s in drawn.tolist()]
+            if not self.dtype.startswith(("date", "timestamp")):
+                cells = [write_date(moment, self.form) for moment in cells]
+                if self.form == COMPACT and self.dtype != "str":
+                    cells = list(map(int, cells))
+        found = np.array([*cells, None], object)[:-1]  # of objects, whatever they are
         found[gaps] = None
-        return series_of(self.name, found, self.dtype)
+        return found
+
+    def as_series(self, cells: np.ndarray) -> pd.Series:
+        """Return cells (n,) of `decode` in the twin's dtype."""
+        if self.kind == DATE and self.dtype.startswith(("date", "timestamp")):
+            stamps = pd.Series(cells, name=self.name, dtype="datetime64[us]")
+            if (zone := ZONE.fullmatch(self.dtype)) is not None:
+                # cells are read as the clock there shows them, of two hours alike the first
+                way = {"ambiguous": np.ones(len(stamps), bool), "nonexistent": "shift_forward"}
+                stamps = stamps.dt.tz_localize(zone[1], **way)
+            return stamps.astype(self.dtype)
+        if self.kind == CATEGORY:
+            # next to "other", which is a text, numbers are texts too: no file holds both
+            values, has_other = [*self.values], OTHER in cells.tolist()
+            if has_other:
+                values, cells = [*map(plain, values)], cells.copy()
+                cells[:] = [None if cell is None else plain(cell) for cell in cells]
+            if self.dtype in ("category", ORDERED):
+                kept = [*dict.fromkeys([*values, *[OTHER] * has_other])]
+                dtype = pd.CategoricalDtype(kept, ordered=self.dtype == ORDERED)
+                return pd.Series(pd.Categorical(cells, dtype=dtype), name=self.name)
+        return series_of(self.name, cells, self.dtype)
 
     def repeating(self) -> Column:
         """Return what an identifier is whose values repeat: a code, by number or by value."""

@@ -22,6 +22,8 @@ def small_world(tmp_path, monkeypatch):
 
 
 def test_a_run_is_attacked_through_its_model_and_its_rows(tiny_base, tmp_path):
+    known = pd.read_csv("train.csv")
+    known.assign(text="=1+1 " + known["text"]).to_csv("train.csv", index=False)
     run = small_run(tiny_base, *COLUMNS)
     ended = call("audit", run, *TABLES)
     assert ended.code == 0, ended.err
@@ -33,9 +35,10 @@ def test_a_run_is_attacked_through_its_model_and_its_rows(tiny_base, tmp_path):
     assert found.find("AUROC", attack="calibrated loss") is not None
     assert "It was" not in path.read_text()
     riskiest = path.with_name("riskiest.csv")
-    rows, known = pd.read_csv(riskiest), pd.read_csv("train.csv")
+    rows = pd.read_csv(riskiest)
     assert 0 < len(rows) <= 16 and rows["risk"].is_monotonic_decreasing
-    assert set(rows["text"]) <= set(known["text"]) and "sentiment" in rows
+    # a spreadsheet runs none of them
+    assert set(rows["text"]) <= set("'=1+1 " + known["text"]) and "sentiment" in rows
     assert riskiest.stat().st_mode & 0o777 == 0o600 and not call("verify", run).code
 
 

@@ -3,6 +3,7 @@
 import math
 import random
 import zlib
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from evaluation.leakage.roc import (
     attack_scores,
     draw_sides,
     epsilon_lower_bound,
+    find_riskiest,
     measure_shift,
     one_run_audit,
 )
@@ -336,3 +338,19 @@ def test_columns_find_a_copied_row_and_no_row_of_another_twin():
         assert [m.place["rows"] for m in guessed] == ["train", "held-out"]
     assert guessed[0].score.low > guessed[1].score.high  # of the copy
     assert column_attacks(twin[["text", "mood"]], *map(records_of, ("a", "b"))) == ([], [])
+
+
+def test_the_riskiest_tenth_is_no_sign_of_a_leak_beside_few_non_members():
+    """By chance, with ties, and with few of one side. A leak of few rows is found."""
+    rng, found = np.random.default_rng(0), Counter()
+    for draw in range(300):
+        for n, m in ((400, 400), (400, 40), (40, 400)):
+            scores = rng.normal(size=n + m).round(1)  # with ties
+            attack = Attack("loss", "model", scores[:n], scores[n:])
+            found[n, m] += find_riskiest([attack], draw)[0].score.low > 0.5
+        equal = Attack("loss", "model", np.zeros(400), np.zeros(400))
+        found["equal"] += find_riskiest([equal], draw)[0].score.low > 0.5
+        leak = np.where(np.arange(400) < 40, 5.0, scores[:400])
+        leaking = Attack("loss", "model", leak, rng.normal(size=400))
+        found["leak"] += find_riskiest([leaking], draw)[0].score.low > 0.5
+    assert found.pop("leak") == 300 and max(found.values(), default=0) < 0.05 * 300, found

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -25,7 +27,9 @@ from twinset.privacy.accounting.events import (
 from twinset.privacy.mechanism.noise import GaussianGrid
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.ledger import Ledger
+from twinset.run.columns import ColumnRelease
 from twinset.run.run_folder import COLUMN_VALUES, LABEL_VALUES
+from twinset.table.kinds import ColumnRules
 from twinset.training.loop import PrivateOptimizer
 
 COLUMN_NAMES = ("--text", "text", "--attribute", "sentiment")
@@ -90,6 +94,24 @@ def test_large_sums_hide_no_noise_that_importance_left_out(share, monkeypatch):
         measured.append(optimizer.noise)
     assert stretched and max(abs(s - 1) for s in stretched) > 0.1
     assert measured == pytest.approx([share] * 4, abs=0.02)
+
+
+@pytest.mark.parametrize("columns", [1, 3])
+def test_a_selection_is_measured_as_one_vector_apart_from_the_survey(columns):
+    """Else a correct run would look as if it lacked noise."""
+    rng, keys, kept = np.random.default_rng(0), Randomness.for_tests(0), []
+    frame = {f"c{n}": pd.Series(rng.integers(0, 200, 900).astype(str)) for n in range(columns)}
+    rules = ColumnRules(kinds=dict.fromkeys(frame, "category"))
+    selection, alone = LabelSelection(20.0, 60, columns, 1), [[i] for i in range(900)]
+    labels, given = np.zeros(900, int), (selection, print, keys)
+    released = ColumnRelease(
+        frame, labels, 1, alone, rules, 1.5, *given, keep=lambda event: kept.extend(keys.measured)
+    )
+    released.find_model([900.0])
+    ((added, numbers),) = kept
+    assert numbers > 150 * columns and added / 20 == pytest.approx(1, abs=0.15)
+    rest = np.array([noise for noise, _ in keys.measured]) ** -2.0
+    assert rest.sum() ** -0.5 / 1.5 == pytest.approx(1, abs=0.1)
 
 
 def test_figures_that_are_damaged_or_missing_stop_an_audit(tmp_path):

@@ -119,16 +119,20 @@ def select_label_values(
     if len(labels) != selection.attributes:
         raise ValueError("a selection of other columns was planned")
     found: list[dict[Combination, int]] = []
+    added = [np.empty(0)]  # the noise of each count
     grid = GaussianGrid(randomness.noise[0], randomness.refinement[0])
     for column in labels:
         counts = Counter(column)
         exact = np.array(list(counts.values()), dtype=np.float64)
         noisy = exact.copy()
         grid.add(noisy, selection.deviation, step=1.0)
-        randomness.measure_noise(exact, noisy, selection.sensitivity, rounded=0.5)
+        added.append(noisy - exact)
         reach = zip(counts, map(int, noisy), strict=True)
         kept = [(value, count) for value, count in reach if count >= selection.threshold]
         found.append(dict(sorted(kept, key=lambda pair: (-pair[1], str(pair[0])))))
+    # the counts of all columns are one vector, which a unit changes by m√A
+    together = np.concatenate(added)
+    randomness.measure_noise(np.zeros_like(together), together, selection.sensitivity, rounded=0.5)
     return found
 
 
