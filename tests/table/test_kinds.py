@@ -363,7 +363,7 @@ EITHER = {
     ),
 }
 
-MARKED = [name for name in EITHER if not name.isdecimal()]  # other texts of digits are no numbers
+MARKED = [name for name in EITHER if name != "1500"]  # more texts of digits would be no numbers
 
 
 @pytest.mark.parametrize("sigma", [0.5, 2.0])

@@ -198,13 +198,17 @@ def find_commas(
     styles, either = what[What.STYLED : What.ZONED], what[What.EITHER_COMMA : What.STYLED]
     if either[0] > 0:  # there are commas, so that two counts alone tell what they are
         styles = np.where((own := survey[0][What.STYLED : What.ZONED]) > _CLEAR * deviation, own, 0)
-    spelt = written[:DATED].reshape(-1, len(DECIMALS))[:, :EITHER].sum(0)
+    by_affix = written[:DATED].reshape(-1, len(DECIMALS))
+    # so are those of other sources that have none of their numbers
+    is_text |= bool(what[What.DIGITS] + what[What.EITHER_TEXT] > what[What.NUMBER])
+    is_text |= bool(by_affix[1:].sum() > by_affix[0].sum())
+    spelt = by_affix[:, :EITHER].sum(0)
     commas, points = styles[1] + styles[3], survey[0][What.NUMBER] + styles[0] + styles[2]
     every = points + commas + either.sum()
     if is_text:  # the other cells with decimals have a point
         points = max(styles[2], spelt[1:].sum() - commas)
         unmarked = sizes[place_magnitude(2.0**10) : place_magnitude(2.0**19)]
-        if either[1] > either[0] and not spelt[1:].any() and not unmarked.any():
+        if either[1:].sum() > either[0] and not spelt[1:].any() and not unmarked.any():
             commas += spelt[0]
     if ends is not None:
         both = (settle_thousands(survey, deviation, each)[2] for each in (False, True))
