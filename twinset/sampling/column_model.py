@@ -85,7 +85,7 @@ class ColumnModel:
         rng = np.random.default_rng([seed, 53])
         cells = {number: np.full(len(labels), None, object) for number in self.order}
         for rows, model in lines or [(np.arange(len(labels)), self)]:
-            for number, found in model._draw(labels[rows], rng):
+            for number, found in model.draw_cells(labels[rows], rng):
                 cells[number][rows] = found
         columns: list[pd.Series] = []
         for number, column in enumerate(self.columns):
@@ -104,7 +104,7 @@ class ColumnModel:
                 columns.append(column.as_series(cells[number]))
         return pd.DataFrame({c.name: each for c, each in zip(self.columns, columns, strict=True)})
 
-    def _draw(
+    def draw_cells(
         self, labels: np.ndarray, rng: np.random.Generator
     ) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the number and the cells (n,) of each column in the tree, parents first."""
