@@ -218,6 +218,13 @@ def test_a_row_ends_with_the_sentence_nearest_to_its_length(writer, tokenizer, l
         assert abs(len(ids) - 1 - length) <= sentence / 2 + 1
 
 
+def test_rows_that_may_be_empty_are_work_too(writer):
+    """Else all would be done, by the bar, before the last of them."""
+    seen = []
+    writer(0).drafts({A: 3, B: 2}, lambda rows, share: seen.append((rows, share)))
+    assert seen == [(n, n / 5) for n in range(1, 6)]
+
+
 def test_further_texts_are_lines_behind_the_same_text(model, tokenizer):
     cues = [
         (tokenizer.encode("\n\ntitle:", add_special_tokens=False), ()),

@@ -170,7 +170,8 @@ class Sampler:
             goes_on = config.endings == "keep" and most == self.max_new_tokens
             drawn = [self.length(combination, rng) for combination in wanted]
             lengths = [n if n < most or goes_on else None for n in drawn]
-        sizes = [most if length is None else length for length in lengths]
+        # A row without a token takes work too, or all would be done before the last such row.
+        sizes = [most if length is None else max(1, length) for length in lengths]
         known = tuple(self.prompts)
 
         # (rows, T) words of further texts at most
