@@ -43,7 +43,7 @@ from twinset.run.run_folder import HELD_OUT, NUMBERS, SETTINGS, RunFolder
 from twinset.run.story import UNFINISHED
 from twinset.sampling.allocation import (
     RowsRequest,
-    check_number_of_rows,
+    add_up,
     explicit,
     plan_columns,
     share_out_rows,
@@ -266,10 +266,7 @@ def sample_only(
     shares = weights if asked.where else None
     lines = plan_columns(model, asked.plan_file) if asked.plan_file is not None else []
     if lines:
-        counts = dict.fromkeys(model.schema.combinations, 0)
-        for combination, rows, _ in lines:
-            counts[combination] += rows
-        check_number_of_rows(sum(counts.values()))
+        counts = add_up(model.schema, [(combination, rows) for combination, rows, _ in lines])
     else:
         counts = explicit(model.schema, asked) or share_out_rows(model, asked, progress, shares)
     for combination, rows in counts.items() if asked.where else ():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -113,11 +113,7 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
     else:
         return None
 
-    counts = dict.fromkeys(schema.combinations, 0)
-    for combination, value, place in asked:
-        counts[combination] += read_number_of_rows(value, place)
-    check_number_of_rows(sum(counts.values()))
-    return counts
+    return add_up(schema, [(c, read_number_of_rows(value, place)) for c, value, place in asked])
 
 
 @dataclass(frozen=True)
@@ -205,11 +201,15 @@ def read_number_of_rows(value: object, place: str) -> int:
     return int(text)
 
 
-def check_number_of_rows(number: int) -> None:
-    """Refuse a twin without rows, and one with too many."""
-    if not number:
+def add_up(schema: Schema, asked: Iterable[tuple[Combination, int]]) -> dict[Combination, int]:
+    """Return the rows of each label. A twin without rows, or with too many, is refused."""
+    counts = dict.fromkeys(schema.combinations, 0)
+    for combination, rows in asked:
+        counts[combination] += rows
+    if not (total := sum(counts.values())):
         raise InputError("no row is asked for. Give some label at least one row.")
-    check_number("the number of all rows", number, ROWS, is_whole=True)
+    check_number("the number of all rows", total, ROWS, is_whole=True)
+    return counts
 
 
 def proportional(label_counts: Mapping[Combination, float], rows: int) -> dict[Combination, int]:
