@@ -52,6 +52,13 @@ MESSY = DATES | {
     "dollars": ([f"${900 + v:,.2f}" for v in range(N)], "number", "str", r"\$(1,)?\d{3}\.\d\d"),
     "euros": ([f"{1000 + v},50 €" for v in range(N)], "number", "str", r"\d{4},\d\d €"),
     "no break": ([f"{v},50\xa0€" for v in range(N)], "number", "str", r"\d{1,4},\d\d €"),
+    "Stata": ([f"{v / 7:.2f}".replace("0.", ".") for v in COUNTS], "number", "float64", r"-?\d+.+"),
+    "SPSS": (
+        [f"{v / 99:.3f}"[:-1].replace("0.", ",") for v in COUNTS],
+        "number",
+        "str",
+        r"-?0,\d+",
+    ),
     "percent": ([f"{i % 101}%" for i in range(N)], "number", "str", r"\d{1,3}%"),
     "signed": ([f"{i % 9 - 4:+}" for i in range(N)], "number", "int64", r"-?[0-4]"),
     "p value": ([f"{1 + i % 9}e-{8 + i % 3}" for i in range(N)], "number", "float64", r".+e-.+"),
@@ -330,7 +337,10 @@ def test_rules_are_taken_from_arrays_and_series(keep):
         ("-0,7 %", (-0.7, 1, ",", "# %", 1)),
         ("2.696.107", (2696107.0, 0, "1.234,", "", 0)),
         *((text, None) for text in ("$5%", "+-5", "007", "1,23,4", "9" * 400, "nan", "0,123,456")),
-        *((text, None) for text in ("0.123.456", "192.168.100.200")),
+        (".45", (0.45, 2, "", "", 2)),
+        ("-.3", (-0.3, 1, "", "", 1)),
+        (",450", (0.45, 3, ",", "", 2)),
+        *((text, None) for text in ("0.123.456", "192.168.100.200", ".", ",", "..5", ".5,")),
     ],
 )
 def test_a_number_is_read_by_its_spelling(text, value):

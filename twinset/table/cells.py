@@ -38,10 +38,13 @@ FLOATING = MOST_DECIMALS + 1  # decimals of a number with more of them, or with 
 DECIMALS = (*((w, v) for w in range(FLOATING) for v in range(w + 1)), (FLOATING, FLOATING))
 EITHER = len(DECIMALS)  # from here on those of 1,234 and 1.234, if they are no thousands
 DECIMALS += tuple((3, v) for v in range(4))
-_BARE = re.compile(r"([-+]?)(?:([$€£¥])( ?))?([-+]?)(\d[\d.,]*(?:[eE][-+]?\d+)?)(?:( ?)([%€$£]))?")
-_POINT = re.compile(r"(?:\d+|([1-9]\d{0,2}(?:,\d{3})+))(?:\.(\d+))?(?:[eE][-+]?\d+)?")
-# 192.168.100.200 is no number
-_COMMA = re.compile(r"(?:\d+|(?!\d+(?:\.[12]\d\d){3}$)([1-9]\d{0,2}(?:\.\d{3})+))(?:,(\d+))?")
+_BARE = re.compile(
+    r"([-+]?)(?:([$€£¥])( ?))?([-+]?)([.,]?\d[\d.,]*(?:[eE][-+]?\d+)?)(?:( ?)([%€$£]))?"
+)
+_POINT = re.compile(r"(?:\d+|(?=\.)|([1-9]\d{0,2}(?:,\d{3})+))(?:\.(\d+))?(?:[eE][-+]?\d+)?")
+_COMMA = re.compile(  # 192.168.100.200 is no number
+    r"(?:\d+|(?=,)|(?!\d+(?:\.[12]\d\d){3}$)([1-9]\d{0,2}(?:\.\d{3})+))(?:,(\d+))?"
+)
 _NO_BREAK = re.compile("[\xa0\u202f]")  # blanks, as France writes them before €
 _PADDED = re.compile(r"[-+]?0\d")  # 007 is no number
 _LARGE = re.compile(r"-?[1-9]\d{15,19}")  # identifiers of whole numbers that no float holds
