@@ -16,6 +16,7 @@ import cli
 from tests.helpers.commands import arguments, good_table_in
 from tests.helpers.models import LLAMA, tiny_model
 from twinset.privacy.accounting.accountant import epsilon, prv_epsilon
+from twinset.privacy.mechanism.gate import Gate
 
 gc.disable()  # until all tests are collected: nothing that they import is garbage
 
@@ -28,6 +29,11 @@ SENTENCES = (
     "Write a rotten review about a kitchen: The pan broke after two days; do not buy this one!",
 )
 CONTEXT = 128
+
+
+def opened(noisy):
+    """What a mechanism releases, with no ledger to record it in."""
+    return Gate(lambda event: None, is_private=False).release(noisy)
 
 
 def make_tokenizer(eos: str = "<|endoftext|>"):

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.mechanism.noise import add_gaussian_, add_gaussian_to_each_
 from twinset.privacy.mechanism.randomness import Randomness
@@ -97,12 +96,6 @@ class HalvedMarginalNoise(TokenMarginals):
     """Token marginals with half of the stated σ. The ledger records the stated one."""
 
     drawn = 1 / 2
-
-    def outputs(self, present: bool, count: int) -> np.ndarray:
-        """See `Release`."""
-        found = super().outputs(present, count)
-        self.event = GaussianRelease(self.sigma, self.what)
-        return found
 
 
 class MarginalNoiseOfWeightOne(TokenMarginals):

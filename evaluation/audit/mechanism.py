@@ -35,6 +35,7 @@ from twinset.privacy.mechanism.counts import (
     release_label_counts,
     release_token_marginals,
 )
+from twinset.privacy.mechanism.gate import Gate
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.mechanism.vector_sum import Descent, Regressions, fit_regressions
 
@@ -305,9 +306,15 @@ class Release:
         self.sigma, self.randomness = noise_multiplier, Randomness.from_os()
         self.noise_multiplier = noise_multiplier * self.drawn
         self.event: Event = GaussianRelease(noise_multiplier, self.what)
+        self.gate = Gate(self.record, is_private=False)  # of faults without noise, too
+
+    def record(self, event: Event) -> None:
+        """Take the event of a release. Where less noise is drawn, the stated one stays."""
+        if self.drawn == 1.0:
+            self.event = event
 
     def outputs(self, present: bool, count: int) -> np.ndarray:
-        """Return noisy numbers (count, n), with targets or without. Set the event to record."""
+        """Return noisy numbers (count, n), with targets or without."""
         raise NotImplementedError
 
 
@@ -321,14 +328,14 @@ class LabelCounts(Release):
     def outputs(self, present: bool, count: int) -> np.ndarray:
         """See `Release`."""
         table = ["a", "b"] * COUNTED + ["a"] * OWNED * present
-        counts, self.event = release_label_counts(
+        noisy = release_label_counts(
             [(number, label) for number in range(count) for label in table],
             [(number, label) for number in range(count) for label in "ab"],
             self.noise_multiplier,
             self.randomness,
             self.most,
         )
-        return np.array(counts, float).reshape(count, 2)
+        return np.array(self.gate.release(noisy), float).reshape(count, 2)
 
 
 class TokenMarginals(Release):
@@ -347,10 +354,10 @@ class TokenMarginals(Release):
             units.append([(range(1, 3), (2 * number,))])
             units += [[(range(len(WEIGHTS)), (2 * number + 1,))]] * present
         weights = TokenWeights(WEIGHTS, LONGEST)
-        found, event = release_token_marginals(
+        noisy = release_token_marginals(
             units, [2 * count], weights, noise_multiplier, self.randomness, BINS
         )
-        self.event = event or self.event
+        found = self.gate.release(noisy)
         parts = [found.counts[0].reshape(count, -1), found.lengths[0].reshape(count, -1)]
         return np.concatenate(parts, 1)
 
@@ -373,7 +380,8 @@ class TeacherWeights(Release):
         """See `Release`. Each target has its own direction, and so its own weight of each class."""
         units = [[number] for number in range(count)] if present else []
         data = Regressions([np.eye(count)], [np.zeros(count, np.int64)], [2], units, 1)
-        (weights,) = fit_regressions(data, self.noise_multiplier, self.randomness, DESCENT)
+        noisy = fit_regressions(data, self.noise_multiplier, self.randomness, DESCENT)
+        (weights,) = self.gate.release(noisy)
         return weights.T  # (2, count) → (count, 2)
 
 
@@ -389,9 +397,10 @@ class ColumnTables(Release):
         codes = places if present else places[::2]
         weights = unit_weights([[i] for i in range(len(codes))], len(codes))
         noise, randomness = self.noise_multiplier, self.randomness
-        found, _ = release_histograms(
+        noisy = release_histograms(
             [codes] * TABLES, [2 * count] * TABLES, weights, noise, randomness
         )
+        found, _ = self.gate.release(noisy)
         return np.concatenate([counts.reshape(count, 2) for counts in found], 1)
 
 

@@ -18,7 +18,8 @@ import pandas as pd
 from twinset.config import PrivacyConfig, RunConfig
 from twinset.config.plan import default_delta, make_plan, plan_selection
 from twinset.privacy.accounting.accountant import epsilon
-from twinset.privacy.accounting.events import COLUMNS, Event, GaussianRelease, LabelSelection
+from twinset.privacy.accounting.events import COLUMNS, Event, GaussianRelease
+from twinset.privacy.mechanism.gate import Gate
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.run.columns import ColumnRelease
 from twinset.table.kinds import ColumnRules
@@ -56,7 +57,8 @@ def main() -> None:
             privacy = PrivacyConfig(target)
             chosen = plan_selection(len(frame), privacy, others.shape[1], 1, of_labels=False)
             plan = make_plan(len(frame), RunConfig(privacy), None, chosen)
-            began, spent = time.perf_counter(), list[LabelSelection]()
+            began, spent = time.perf_counter(), list[Event]()
+            gate = Gate(spent.append)
             release = ColumnRelease(
                 {str(name): others[name] for name in others},
                 numbers.astype(np.int64),
@@ -65,17 +67,17 @@ def main() -> None:
                 ColumnRules(),
                 plan.column_noise,
                 chosen,
-                spent.append,
+                gate,
                 Randomness.for_tests(seed),
             )
-            model = release.find_model(np.bincount(numbers).tolist())
+            with gate.parts_of(GaussianRelease(plan.column_noise, COLUMNS)):
+                model = release.find_model(np.bincount(numbers).tolist())
             assert model is not None
             # no text is written here: a cell has one or a gap
             texts = [["a line"] * len(model.texts)] * len(numbers)
             twin = model.draw(numbers, seed, texts)
             seconds = time.perf_counter() - began
-            events: list[Event] = [*spent, GaussianRelease(plan.column_noise, COLUMNS)]
-            own = epsilon(events, default_delta(len(frame)))
+            own = epsilon(spent, default_delta(len(frame)))
             found = show_distances(*column_distances(others, twin))
             lines.append(f"| {target:g} | {own:.2f} | {seed} | {found} | {seconds:.0f} |")
             found_names |= set(twin)

@@ -37,6 +37,7 @@ from twinset.models.device import AUTO, device_of
 from twinset.policies import MechanismParams
 from twinset.privacy.accounting.accountant import calibrate_noise_multiplier
 from twinset.privacy.clipping import ClassifierClipping, LabelledRows
+from twinset.privacy.mechanism.gate import Gate
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.privacy.statement.ledger import Ledger
 from twinset.progress import Progress
@@ -240,8 +241,8 @@ def fit_privately(
     adam = torch.optim.Adam(clipping.parameters, lr=recipe.learning_rate, fused=True)
     fall = torch.optim.lr_scheduler.LinearLR(adam, 1.0, 1e-3, steps)
     # Training without a budget spends what no ledger counts.
-    record: Callable[[Any], None] = ledger.record if ledger else lambda event: None
-    optimizer = PrivateOptimizer(clipping.parameters, policy, batch, adam, fall, record)
+    gate = Gate(ledger.record if ledger else lambda event: None)
+    optimizer = PrivateOptimizer(clipping.parameters, policy, batch, adam, fall, gate)
     try:
         for drawn in poisson_batches(rows, params.sample_rate, steps, params.randomness):
             members = drawn.tolist()

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from twinset.privacy.mechanism.gate import Gate
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.run.columns import ColumnRelease
 from twinset.table.kinds import ColumnRules
@@ -16,7 +17,8 @@ HOURS = pd.Series(DAYS) + pd.to_timedelta(np.arange(N) % 24, "h")
 
 def release(frame, rules=None, sigma=0.0):
     private, noise = {c: frame[c] for c in frame}, Randomness.for_tests(0)
+    gate = Gate(print, is_private=sigma > 0)
     units, rules = [[i] for i in range(N)], rules or ColumnRules()
-    found = ColumnRelease(private, LABELS, 2, units, rules, sigma, None, print, noise)
+    found = ColumnRelease(private, LABELS, 2, units, rules, sigma, None, gate, noise)
     model = found.find_model(np.bincount(LABELS).tolist())
     return {c.name: c for c in found.columns}, model

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import opened
 from twinset.config.plan import least_threshold
+from twinset.privacy.accounting.events import COLUMNS, GaussianRelease
 from twinset.privacy.mechanism import columns as mechanism
 from twinset.privacy.mechanism import vector_sum
 from twinset.privacy.mechanism.columns import release_histograms, release_pair_scores, unit_weights
+from twinset.privacy.mechanism.gate import Gate
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.vector_sum import VectorSum
 from twinset.run import columns as release
@@ -34,9 +37,9 @@ def spending_holds(monkeypatch):
     multipliers, recorded = [], []
     release_sum, add_gaussian = VectorSum.release, mechanism.add_gaussian_
 
-    def watch_sum(total, sigma, randomness):
+    def watch_sum(total, sigma, *given):
         multipliers.append(sigma)
-        return release_sum(total, sigma, randomness)
+        return release_sum(total, sigma, *given)
 
     def watch_scores(scores, deviation, randomness):
         multipliers.append(deviation / len(scores) ** 0.5)
@@ -45,13 +48,20 @@ def spending_holds(monkeypatch):
     monkeypatch.setattr(VectorSum, "release", watch_sum)
     monkeypatch.setattr(mechanism, "add_gaussian_", watch_scores)
     private, keys = {c: FRAME[c] for c in FRAME}, Randomness.for_tests(0)
-    given = ColumnRules(), SIGMA, least_threshold(2.0, 2, 3, 1, SHARE), recorded.append, keys
+    gate = Gate(recorded.append)
+    given = ColumnRules(), SIGMA, least_threshold(2.0, 2, 3, 1, SHARE), gate, keys
     parts = ColumnRelease(private, LABELS, 2, ALONE, *given)
-    parts.find_model([N / 2, N / 2])
+    whole = GaussianRelease(SIGMA, COLUMNS)
+    try:
+        with gate.parts_of(whole):
+            parts.find_model([N / 2, N / 2])
+    except RuntimeError as error:
+        assert "spend more" in str(error)
+        return False
     assert len(multipliers) == 5  # kinds, grids, labels, scores and pairs
     spent = sum(sigma**-2 for sigma in multipliers)
-    (event,) = recorded
-    return spent <= SIGMA**-2 * (1 + 1e-9) and event.delta(1) <= SHARE
+    (first, event) = recorded
+    return first == whole and spent <= SIGMA**-2 * (1 + 1e-9) and event.delta(1) <= SHARE
 
 
 scores_of = release.release_pair_scores
@@ -114,8 +124,9 @@ def test_any_unit_moves_histograms_and_scores_by_their_bounds(found):
 def test_histograms_have_the_stated_noise():
     codes = [np.full(50, 1), np.full(50, -1), np.arange(50)]
     sizes = [4000, 4000, 4000]
-    draws, deviation = release_histograms(
-        codes, sizes, unit_weights(ALONE[:50], 50), 3.0, Randomness.for_tests(3)
+    weights = unit_weights(ALONE[:50], 50)
+    draws, deviation = opened(
+        release_histograms(codes, sizes, weights, 3.0, Randomness.for_tests(3))
     )
     assert deviation == pytest.approx(3.0 * 3**0.5)
     noise = np.concatenate([draws[0][2:], draws[1], draws[2][50:]])
@@ -195,13 +206,7 @@ def test_a_record_in_too_many_histograms_is_refused():
 def test_a_pair_that_goes_together_has_the_higher_score():
     a, b, c = LABELS, LABELS.copy(), rng.integers(0, 2, N)
     mean = np.full((2, 2), N / 4)
-    scores, _ = release_pair_scores(
-        [a, b, c],
-        [2, 2, 2],
-        [(0, 1), (0, 2)],
-        lambda x, y: mean,
-        unit_weights(ALONE, N),
-        0.0,
-        Randomness.for_tests(0),
-    )
+    weights, pairs = unit_weights(ALONE, N), [(0, 1), (0, 2)]
+    given = lambda x, y: mean, weights, 0.0, Randomness.for_tests(0)
+    scores, _ = opened(release_pair_scores([a, b, c], [2, 2, 2], pairs, *given))
     assert scores[0] > 0.9 * N and scores[1] < 0.3 * N

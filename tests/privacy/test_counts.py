@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import opened
 from twinset.privacy.mechanism import vector_sum
 from twinset.privacy.mechanism.counts import (
     LengthBins,
@@ -19,6 +20,7 @@ from twinset.privacy.mechanism.counts import (
     release_token_marginals,
     without_negatives,
 )
+from twinset.privacy.mechanism.gate import Noisy
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.vector_sum import (
     UNIT_STEPS,
@@ -79,7 +81,7 @@ def test_a_short_vector_is_added_unchanged_and_a_nan_is_not_added():
 def test_combinations_without_records_get_few_rows():
     """Set to 0 alone, noise below 0 leaves what is above: rows of labels that no record has."""
     labels, public = [(i % 10,) for i in range(3000)], [(i,) for i in range(200)]
-    noisy, _ = release_label_counts(labels, public, 7.0, Randomness.for_tests(9))
+    noisy = opened(release_label_counts(labels, public, 7.0, Randomness.for_tests(9)))
     cut = np.maximum(noisy, 0)
     kept = np.array(without_negatives(noisy))
     assert kept.min() == 0 and kept.sum() == sum(noisy)
@@ -108,7 +110,7 @@ def test_a_unit_moves_label_counts_by_the_most_that_noise_is_for(others, unit, r
     random.shuffle(table)
     # noise of one seed, so small that rounding removes it
     used, unused = (
-        np.array(release_label_counts(each, PUBLIC, 1e-3, Randomness.for_tests(1), most)[0])
+        np.array(opened(release_label_counts(each, PUBLIC, 1e-3, Randomness.for_tests(1), most)))
         for each in (table, others)
     )
     assert used.tolist() == [table.count(c) for c in PUBLIC]
@@ -142,13 +144,12 @@ def flat(marginals):
 
 
 def test_it_counts_texts_of_each_label_value_by_token_and_length():
-    found, event = released(TEXTS)
-    assert event is None  # without noise
-    counts = released(TEXTS[:2])[0].counts
+    assert released(TEXTS).event is None  # without noise
+    found, counts = opened(released(TEXTS)), opened(released(TEXTS[:2])).counts
     assert counts[0][:, 7] == pytest.approx([1, 1], abs=1e-5)
     assert counts[1][:, 7] == pytest.approx([0, 2], abs=1e-5)
     assert not counts[0][:, END].any() and counts[0][0, 9] == 0
-    without, _ = released([TEXTS[0], [], *TEXTS[1:]])  # a unit whose records were left out
+    without = opened(released([TEXTS[0], [], *TEXTS[1:]]))  # a unit whose records were left out
     assert without.units == found.units + 1 == 4 and (flat(without) == flat(found)).all()
     first, second = found.lengths
     # three tokens, two, and one that does not end
@@ -169,7 +170,7 @@ def check_sensitivity(others, unit, at):
 
     def keep(total, *given):
         sums.append(total._sum.copy())
-        return np.zeros(len(total._sum))
+        return Noisy(np.zeros(len(total._sum)), None)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(VectorSum, "release", keep)
@@ -196,10 +197,13 @@ def test_texts_of_an_owner_that_are_not_averaged_are_caught(monkeypatch):
 
 @pytest.mark.parametrize("bins", [BINS, None])
 def test_noise_is_of_the_deviation_that_is_stated_and_read_as_it_was_written(tmp_path, bins):
-    marginals, event = released(TEXTS, 3.0, bins=bins)
+    noisy = released(TEXTS, 3.0, bins=bins)
+    marginals = opened(noisy)
     longest = LONGEST if bins else WEIGHTS.bound * 2**0.5
-    assert event.noise_multiplier == 3.0 and marginals.deviation == pytest.approx(3.0 * longest)
-    drawn = flat(marginals) - flat(released(TEXTS, bins=bins)[0])
+    assert noisy.event.noise_multiplier == 3.0 and marginals.deviation == pytest.approx(
+        3.0 * longest
+    )
+    drawn = flat(marginals) - flat(opened(released(TEXTS, bins=bins)))
     assert drawn.std() == pytest.approx(marginals.deviation, rel=0.1)
     assert marginals.noise[2] == marginals.noise[1] * 4 and marginals.noise[END] == np.inf
     marginals.save(tmp_path / "m.npz")
@@ -261,6 +265,6 @@ def test_a_unit_of_zeros_changes_no_regression():
     """One more whose vectors are zero; where units are drawn by chance, their number is private."""
     data = data_of(40)
     both = (data, with_one_more(data, np.zeros(8)))
-    one, other = (fit_regressions(each, 1.0, Randomness.for_tests(0)) for each in both)
+    one, other = (opened(fit_regressions(each, 1.0, Randomness.for_tests(0))) for each in both)
     for mine, theirs in zip(one, other, strict=True):
         assert (mine == theirs).all()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from tests.conftest import opened
 from twinset.config import PrivacyConfig, RunConfig
 from twinset.config.plan import make_plan, plan_selection, settled
 from twinset.privacy.accounting.accountant import (
@@ -39,7 +40,7 @@ def released(selection, runs=RUNS):
     others = ["a"] * 40 + ["b"] * 2
     for _ in range(runs):
         columns = [[*others, *["own"] * selection.most]] * selection.attributes
-        found = select_label_values(columns, selection, randomness)
+        found = opened(select_label_values(columns, selection, randomness))
         own += any("own" in column for column in found)
         common.update(value for column in found for value in column)
     return own / runs, common["a"] / runs / selection.attributes
@@ -83,7 +84,7 @@ def check_noise(selection, runs=1500):
     for own in ([], ["a"] * selection.most):
         randomness = Randomness.for_tests(1)
         columns = [["a"] * 200 + own] * selection.attributes
-        found = [select_label_values(columns, selection, randomness) for _ in range(runs)]
+        found = [opened(select_label_values(columns, selection, randomness)) for _ in range(runs)]
         totals.append(np.array([sum(column["a"] for column in each) for each in found], float))
     moved = (totals[1].mean() - totals[0].mean()) / max(1e-9, totals[0].std())
     assert moved == pytest.approx(1 / selection.noise_multiplier, rel=0.12)
@@ -110,7 +111,7 @@ def test_too_little_noise_is_caught(monkeypatch, fault):
 def test_the_release_does_not_depend_on_the_order_of_records():
     selection, columns = LabelSelection(1e-6, 2, 2, 1), [["a"] * 9, [3] + [2] * 4 + [1] * 4]
     for each in (columns, [column[::-1] for column in columns]):
-        found = select_label_values(each, selection, Randomness.for_tests(0))
+        found = opened(select_label_values(each, selection, Randomness.for_tests(0)))
         assert [list(column.items()) for column in found] == [[("a", 9)], [(1, 4), (2, 4)]]
     with pytest.raises(ValueError, match="other columns"):
         select_label_values(columns[:1], selection, Randomness.for_tests(0))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
+from tests.conftest import opened
 from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism import noise
 from twinset.privacy.mechanism.counts import (
@@ -51,16 +52,16 @@ def for_a_gpu(randomness):
 def of_label_counts(randomness, most=1):
     """Half of the combinations have no record: they must get noise, too."""
     labels = [(i,) for i in range(4000)]
-    noisy, event = release_label_counts(labels[:2000] * 3, labels, 20.0, randomness, most)
-    assert event == GaussianRelease(20.0, "label counts")
-    return noisy - np.repeat([3.0, 0.0], 2000), 20.0 * most
+    noisy = release_label_counts(labels[:2000] * 3, labels, 20.0, randomness, most)
+    assert noisy.event == GaussianRelease(20.0, "label counts")
+    return opened(noisy) - np.repeat([3.0, 0.0], 2000), 20.0 * most
 
 
 def of_token_marginals(randomness):
     weights = TokenWeights(np.full(5000, 0.5), 4.0)
-    found, event = release_token_marginals([], (2, 2), weights, 3.0, randomness)
-    assert event == GaussianRelease(3.0, "token marginals")
-    return np.concatenate(found.counts).ravel() * 0.5, 3.0 * (2 * 4.0**2) ** 0.5
+    found = release_token_marginals([], (2, 2), weights, 3.0, randomness)
+    assert found.event == GaussianRelease(3.0, "token marginals")
+    return np.concatenate(opened(found).counts).ravel() * 0.5, 3.0 * (2 * 4.0**2) ** 0.5
 
 
 WAYS = {
@@ -72,7 +73,7 @@ WAYS = {
     "label counts": of_label_counts,
     "label counts by owner": lambda r: of_label_counts(r, most=5),
     "token marginals": of_token_marginals,
-    "vector sum": lambda r: (VectorSum(20_000).release(STD, r), STD),
+    "vector sum": lambda r: (opened(VectorSum(20_000).release(STD, r, "sum")), STD),
 }
 
 

@@ -23,11 +23,12 @@ import pyarrow as pa
 import pytest
 from pyarrow.parquet import write_table
 
-from tests.conftest import save_tiny
+from tests.conftest import opened, save_tiny
 from tests.helpers.commands import ROOT, fitted_scale
 from tests.helpers.replay import overspent, put_tape, request_of, run_once, unit_left_out
 from twinset.errors import InputError
 from twinset.privacy.mechanism.counts import proportional_rows
+from twinset.privacy.mechanism.gate import Noisy
 from twinset.privacy.mechanism.vector_sum import UNIT_STEPS, VectorSum
 from twinset.run import checkpoint, columns, releases, story
 from twinset.run import generate as runs
@@ -525,6 +526,16 @@ def owners_not_scaled(plain, units, records):
     return weights
 
 
+def values_of_the_table(plain, texts, selection, randomness):
+    """Release all values that there are, as if noise had chosen them."""
+    return Noisy([Counter(each) for each in texts], selection)
+
+
+def two_thirds_of_the_noise(plain, total, sigma, *given):
+    """Draw less noise than the event states."""
+    return Noisy(opened(plain(total, sigma * 2 / 3, *given)), plain(total, sigma, *given).event)
+
+
 def counted_twice(plain, *given):
     """Add each vector of a sum twice."""
     plain(*given)
@@ -561,7 +572,7 @@ FAULTS = {
         *("nothing trained", OTHERS, BYTES),
     ),
     "a domain read from the table": (
-        *(columns, "select_label_values", lambda plain, texts, *_: [Counter(t) for t in texts]),
+        *(columns, "select_label_values", values_of_the_table),
         *("nothing trained", "special tokens, values of its own", BYTES),
     ),
     "a type by cells": (
@@ -604,7 +615,7 @@ FAULTS = {
         *("selective", "other spans", BYTES),
     ),
     "two thirds of the noise": (
-        *(VectorSum, "release", lambda plain, own, sigma, keys: plain(own, sigma * 2 / 3, keys)),
+        *(VectorSum, "release", two_thirds_of_the_noise),
         *("nothing trained", ABSENT, SUMS),
     ),
 }

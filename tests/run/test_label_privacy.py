@@ -10,6 +10,7 @@ from tests.helpers.commands import call
 from tests.helpers.evaluated import reviews, without_downloads
 from twinset import generate
 from twinset.config.options import run_config
+from twinset.privacy.mechanism.gate import Noisy
 from twinset.privacy.statement.guarantee import guarantee
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.share import LEDGER
@@ -131,7 +132,7 @@ def test_without_the_threshold_it_reaches_the_card(place, run, monkeypatch):
     """The negative control."""
     monkeypatch.setattr(
         "twinset.run.releases.select_label_values",
-        lambda columns, *_: [dict(Counter(column)) for column in columns],
+        lambda columns, plan, *_: Noisy([dict(Counter(each)) for each in columns], plan),
     )
     assert run("generate", *QUICK).code == 0
     assert {"run/share/README.md", f"run/model/{DESCRIPTION}"} <= {*files_with(RARE, place)}

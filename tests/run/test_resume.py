@@ -27,6 +27,7 @@ from tests.helpers.commands import (
 )
 from twinset.commandline import console  # noqa: F401 (so that names to patch exist)
 from twinset.privacy.accounting.events import GaussianRelease, LabelSelection, SubsampledGaussian
+from twinset.privacy.mechanism.gate import Noisy
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.run import checkpoint, releases, story
@@ -167,7 +168,11 @@ def test_label_values_are_selected_once(begin, killed_at):
     begin()
     odd = GOOD.assign(label=["pos", "neg", "pos", "neg", "odd"] * 12)
     odd.to_csv("t.csv", index=False)
-    with replaced(releases, "select_label_values", lambda *_: [{"pos": 24, "neg": 20}]):
+
+    def given_values(texts, selection, randomness):
+        return Noisy([{"pos": 24, "neg": 20}], selection)
+
+    with replaced(releases, "select_label_values", given_values):
         kill(killed_at, given=PLAIN)
     with replaced(releases, "select_label_values", die):
         resumed = generate("--resume")

@@ -21,6 +21,7 @@ from twinset.models.layers import BatchShape, Nf4Linear
 from twinset.policies import MechanismParams
 from twinset.policies.policy import Uniform
 from twinset.privacy.clipping import ClippingEngine, Scale
+from twinset.privacy.mechanism.gate import Gate
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.progress import Silent
 from twinset.table.records import Records
@@ -61,13 +62,13 @@ def trainer(config) -> Trainer:
     return Trainer(load_base(config.training.base_model), config, [], Silent())
 
 
-def context(config, tokens, policy=None, record_event=lambda event: None, group=None):
+def context(config, tokens, policy=None, record=lambda event: None, group=None):
     return StepContext(
         records=tokens,
         plan=PLAN,
         policy=policy,
         max_grad_norm=config.privacy.max_grad_norm,
-        record_event=record_event,
+        gate=Gate(record),
         training=config.training,
         speed=config.speed,
         group=group,

@@ -21,6 +21,7 @@ from twinset.policies.policy import Uniform
 from twinset.privacy.accounting.events import Event, NonPrivateAccess, SubsampledGaussian
 from twinset.privacy.clipping import ClippingEngine, Scale
 from twinset.privacy.clipping.engine import FAST
+from twinset.privacy.mechanism.gate import Gate
 from twinset.privacy.mechanism.randomness import Randomness, poisson_batches
 from twinset.progress import StepReport
 from twinset.table.tokenization import TokenisedRecords
@@ -118,7 +119,7 @@ def run_training(
             plan=the_plan,
             policy=policy,
             max_grad_norm=C,
-            record_event=run.events.append,
+            gate=Gate(run.events.append),
             training=TrainingConfig(mismatch_prompts=mismatched, seed=seed),
             speed=SpeedConfig(physical_batch=physical),
             observe=run.reports.append,

@@ -68,6 +68,7 @@ class Importance(NoisePolicy):
     name = "importance"
     theorem = IMPORTANCE
     options = ImportanceOptions
+    shapes_noise = True
     kept = ("_sensitivity", "_deviation", "_releases", "mean_noise", "claimed")
 
     def __init__(self, params: MechanismParams) -> None:
@@ -157,6 +158,9 @@ class PublishedImportance(Importance):
 
     def scales(self) -> list[Scale]:
         return []
+
+    def noise_stated(self, event: Event) -> float:
+        return super().noise_stated(event) * self._options.importance_bound
 
     def noise_shapes(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Return s in each parameter's shape. All are 1 before the first release."""

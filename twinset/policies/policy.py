@@ -153,6 +153,7 @@ class NoisePolicy:
     # (ε by the theorem, rounded up) and `unit` (what is protected as one).
     budget: ClassVar[str] = "ε = {target:g} for every {unit}"
     warned: ClassVar[tuple[str, ...]] = ()
+    shapes_noise: ClassVar[bool] = False  # noise differs from number to number
     claims_more: ClassVar[bool] = False  # its paper claims a smaller ε than any theorem covers
     attacked_weights: ClassVar[tuple[float, ...]] = (1.0,)  # of the records that an audit adds
     kept: ClassVar[tuple[str, ...]] = ()  # names of the attributes that change from step to step
@@ -303,7 +304,7 @@ class NoisePolicy:
         self.mean_noise: list[float] = []
 
     def noise_stated(self, event: Event) -> float:
-        """Return σC, the standard deviation of the noise by an event. NaN: it says none."""
+        """Return σC by an event: the noise over its shapes. NaN: the event says none."""
         sigma: float = getattr(event, "noise_multiplier", float("nan"))
         return sigma * self._params.max_grad_norm
 

@@ -9,6 +9,7 @@ This is a summary in the order of a run. Each module's docstring states its assu
 | σ for a wanted ε, ε of groups, and a second opinion | `accounting.accountant` |
 | noise and draws come from the system's entropy, never from a seed | `mechanism.randomness` |
 | each unit enters each step independently with probability q | `mechanism.randomness` |
+| a release leaves through one gate, which records its event first | `mechanism.gate` |
 | which of an owner's records take part depends on no other owner | `mechanism.units` |
 | one unit moves the summed gradient by at most C: the whole of it is clipped | `clipping` |
 | noise of standard deviation σC is added to that sum | `mechanism.noise` |

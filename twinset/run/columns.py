@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations as pairs_of
 
@@ -20,7 +20,9 @@ from twinset.config.plan import least_threshold
 from twinset.privacy.accounting.events import LabelSelection
 from twinset.privacy.mechanism.columns import release_histograms, release_pair_scores, unit_weights
 from twinset.privacy.mechanism.counts import on_simplex, select_label_values
+from twinset.privacy.mechanism.gate import Gate
 from twinset.privacy.mechanism.randomness import Randomness
+from twinset.run.run_folder import COLUMN_VALUES
 from twinset.sampling.column_model import (
     CLEAR,
     MOST_BINS,
@@ -70,10 +72,9 @@ class ColumnRelease:
         rules: what the owner declared.
         noise_multiplier: σ of all histograms and scores together. 0: no privacy.
         selection: of values, planned for all columns. None: no privacy.
-        record: records the selection, before it is made.
+        gate: which all parts pass, and the selection.
         randomness: its noise streams are used.
         together: units whose δ together was planned.
-        keep: keeps the noise of the selection as measured, after it was made.
     """
 
     def __init__(
@@ -85,13 +86,12 @@ class ColumnRelease:
         rules: ColumnRules,
         noise_multiplier: float,
         selection: LabelSelection | None,
-        record: Callable[[LabelSelection], object],
+        gate: Gate,
         randomness: Randomness,
         together: int = 1,
-        keep: Callable[[LabelSelection], object] = lambda selection: None,
     ) -> None:
         self.labels, self.combinations, self.units = labels, combinations, units
-        self.rules, self.record, self.keep, self.together = rules, record, keep, together
+        self.rules, self.gate, self.together = rules, gate, together
         self.sigma, self.selection, self.randomness = noise_multiplier, selection, randomness
         self.stated = [column.iloc[:0] for column in private.values()]
         self.cells = [Cells.of(column) for column in private.values()]
@@ -109,7 +109,9 @@ class ColumnRelease:
     ) -> tuple[list[np.ndarray], float]:
         """Return noisy histograms, paid for by a part of σ⁻², and the deviation of their noise."""
         sigma = self.sigma / part**0.5
-        return release_histograms(codes, sizes, self.weights, sigma, self.randomness, most)
+        return self.gate.release(
+            release_histograms(codes, sizes, self.weights, sigma, self.randomness, most)
+        )
 
     def find_kinds(self) -> None:
         """Count what cells are, how they are written and how large, and decide on kinds."""
@@ -140,12 +142,8 @@ class ColumnRelease:
             selection = least_threshold(
                 planned.noise_multiplier, len(chosen), planned.most, units, planned.delta(units)
             )
-            self.record(selection)
-            # the survey's noise belongs to the columns' own event, and is measured with it
-            before, self.randomness.measured[:] = [*self.randomness.measured], []
-            found = select_label_values(texts, selection, self.randomness)
-            self.keep(selection)
-            self.randomness.measured[:] = before
+            noisy = select_label_values(texts, selection, self.randomness)
+            found = self.gate.release(noisy, COLUMN_VALUES)
         for place, values in zip(chosen, found, strict=True):
             own, kept = self.columns[place], sorted(list(values)[:MOST_VALUES])
             if own.kind == IDENTIFIER and kept and own.name not in self.rules.kinds:
@@ -278,9 +276,10 @@ class ColumnRelease:
                 return product
 
             sigma = self.sigma / SCORES**0.5
-            scores, _ = release_pair_scores(
+            noisy = release_pair_scores(
                 codes, sizes, pairs, expected, self.weights, sigma, self.randomness
             )
+            scores, _ = self.gate.release(noisy)
             noise = self.sigma / PAIRS**0.5 * max(1, len(kept) - 1) ** 0.5
             gains = []
             for score, (a, b) in zip(scores.tolist(), pairs, strict=True):

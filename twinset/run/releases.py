@@ -10,6 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -46,13 +47,14 @@ from twinset.privacy.mechanism.counts import (
     select_label_values,
     without_negatives,
 )
+from twinset.privacy.mechanism.gate import Gate, Measured, Noisy
 from twinset.privacy.mechanism.randomness import poisson_batches
 from twinset.privacy.mechanism.units import WeightScale
 from twinset.privacy.mechanism.vector_sum import Regressions, fit_regressions
 from twinset.privacy.statement.ledger import Ledger
 from twinset.run.columns import ColumnRelease
 from twinset.run.request import Run
-from twinset.run.run_folder import COLUMN_VALUES, LABEL_VALUES, MEASURED_NOISE, SETTINGS
+from twinset.run.run_folder import LABEL_VALUES, MEASURED_NOISE, SETTINGS
 from twinset.sampling.column_model import ColumnModel
 from twinset.sampling.decoding import attention_span
 from twinset.sampling.label_tables import TextLengths
@@ -96,6 +98,7 @@ def find_label_values(run: Run, spends: bool) -> tuple[Found, str]:
     kept = known.get("selected") or {}
     if kept.keys() == set(names):
         run.selected = {name: dict(pairs) for name, pairs in kept.items()}
+        run.waiting.append(run.selection)
         return run.selected, SELECTED
     rows: list[int] | None = None
     if records.owners is not None:
@@ -103,8 +106,8 @@ def find_label_values(run: Run, spends: bool) -> tuple[Found, str]:
         rows = [row for unit in drawn for row in unit]
     values = [records.values_of(name, rows) for name in names]
     if spends and not known:  # a run that was begun with other settings will be refused
-        counted = select_label_values(values, run.selection, run.randomness)
-        keep_measured_noise(run, run.selection)
+        noisy = select_label_values(values, run.selection, run.randomness)
+        counted = run.gate.release(noisy, LABEL_VALUES)
         run.selected = dict(zip(names, counted, strict=True))
         return run.selected, SELECTED
     found, least = Found(), run.selection.threshold
@@ -224,12 +227,9 @@ def open_ledger(run: Run) -> Ledger:
         )
     public += policy.public_inputs(config.policy)
     facts = plan_ledger(run, plan, run.scale)
-    ledger = replace(facts, public_inputs=tuple(public), events=[])
-    if run.selection is not None:
-        if run.selected is None:
-            raise RuntimeError("label values were taken from exact counts")
-        ledger.record(run.selection)
-    return ledger
+    if run.waiting != ([run.selection] if run.selection else []):
+        raise RuntimeError("label values were taken from exact counts")
+    return replace(facts, public_inputs=tuple(public), events=[*run.waiting])
 
 
 def counted_units(run: Run, what: str) -> Iterator[list[int]]:
@@ -249,14 +249,12 @@ def count_labels(run: Run) -> dict[Combination, int]:
     if records.owners is not None:
         labels = [labels[i] for unit in counted_units(run, "labels counted") for i in unit]
     if plan.target_epsilon is None:
-        run.ledger.record(NonPrivateAccess("labels were counted without noise"))
-        counts = Counter(labels)
-        return {c: counts[c] for c in combinations}
+        exact, why = Counter(labels), NonPrivateAccess("labels were counted without noise")
+        return run.gate.release(Noisy({c: exact[c] for c in combinations}, why))
     noise = plan.label_count_noise
-    noisy, event = release_label_counts(labels, combinations, noise, run.randomness, run.most)
-    run.ledger.record(event)
-    keep_measured_noise(run, event)
-    return dict(zip(combinations, without_negatives(noisy), strict=True))
+    noisy = release_label_counts(labels, combinations, noise, run.randomness, run.most)
+    counts = without_negatives(run.gate.release(noisy))
+    return dict(zip(combinations, counts, strict=True))
 
 
 def count_columns(run: Run) -> ColumnModel | None:
@@ -268,10 +266,7 @@ def count_columns(run: Run) -> ColumnModel | None:
     if frame is None:
         return None
     schema, plan = run.records.schema, run.plan
-    noise = require_noise(plan, plan.column_noise)
-    event = GaussianRelease(noise, COLUMNS) if noise else None
-    if event:
-        run.ledger.record(event)
+    noise = plan.column_noise
     number = {c: i for i, c in enumerate(schema.combinations)}
     release = ColumnRelease(
         {str(name): frame[name] for name in frame},
@@ -281,14 +276,13 @@ def count_columns(run: Run) -> ColumnModel | None:
         run.source.columns,
         noise,
         plan.column_selection,
-        run.ledger.record,
+        run.gate,
         run.randomness,
         run.config.privacy.group_size or 1,
-        partial(keep_measured_noise, run, what=COLUMN_VALUES),
     )
-    model = release.find_model([run.label_counts[c] for c in schema.combinations])
-    keep_measured_noise(run, event)
-    return model
+    whole = run.gate.parts_of(GaussianRelease(noise, COLUMNS)) if noise else nullcontext()
+    with whole:
+        return release.find_model([run.label_counts[c] for c in schema.combinations])
 
 
 def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
@@ -299,58 +293,38 @@ def count_tokens(run: Run, base: TwinModel) -> TokenMarginals:
     """
     schema, tokens = run.records.schema, run.tokens
     numbers = {c: schema.value_numbers(c) for c in schema.combinations}
-    marginals, event = release_token_marginals(
+    noisy = release_token_marginals(
         (
             [(tokens.texts[i], numbers[tokens.labels[i]]) for i in unit]
             for unit in counted_units(run, "texts counted")
         ),
         [len(attribute.values) for attribute in schema.attributes],
         token_weights(base, run.progress),
-        require_noise(run.plan, run.plan.marginal_noise),
+        run.plan.marginal_noise,
         run.randomness,
         LengthBins(longest_text(run), run.base.tokenizer.eos_token_id),
     )
-    if event is not None:
-        run.ledger.record(event)
-    keep_measured_noise(run, event)
-    return marginals
+    return run.gate.release(noisy)
 
 
-def keep_measured_noise(run: Run, event: RELEASES | None, what: str = LABEL_VALUES) -> None:
-    """Keep in `internal/` how much noise a release had as measured, next to what its event says.
+def open_gate(run: Run) -> Gate:
+    """Return the gate that all releases of a run pass.
 
-    All noisy sums since the last call belong to it. Together they tell as much as one sum with the
-    sum of their σ⁻². The figures know the exact sums, so they are private. `twinset audit` reads
-    them. `what` names a release whose event has no name.
+    What is released before there is a ledger waits for it. How much noise a release had as
+    measured is kept in `internal/`, as it tells of the exact sums. `twinset audit` reads it.
     """
-    sums, run.randomness.measured[:] = [*run.randomness.measured], []
-    if run.folder is None or event is None:
-        return
-    figures: dict[str, Any] = {"release": getattr(event, "what", what), "noise": None}
-    if not sums:  # no record has a value to select
-        return append_json(run.folder.internal / MEASURED_NOISE, figures)
-    found, numbers = np.array(sums).T
-    weights = np.maximum(found, 1e-30) ** -2.0  # a sum without noise tells all
-    if len(sums) > 1:
-        # the mean of σ⁻² by n numbers is too large by n / (n - 2), and their n counts as n - 4
-        numbers = np.maximum(numbers - 4, 1)
-        weights *= (numbers + 2) / (numbers + 4)
-    together = float(weights.sum() ** -0.5)
-    shares = weights / weights.sum()
-    figures["noise"] = together / event.noise_multiplier
-    figures["numbers"] = int(1 / (shares**2 / numbers).sum())  # of one sum that is as certain
-    append_json(run.folder.internal / MEASURED_NOISE, figures)
 
+    def keep(event: RELEASES, name: str, sums: Sequence[Measured]) -> None:
+        if run.folder is None:
+            return
+        figures: dict[str, Any] = {"release": name, "noise": None}  # nothing to select from
+        if sums:
+            found = Measured.together(sums)
+            noise = found.noise / event.noise_multiplier
+            figures |= {"noise": noise, "numbers": found.numbers}
+        append_json(run.folder.internal / MEASURED_NOISE, figures)
 
-def require_noise(plan: Plan, planned: float) -> float:
-    """Return the noise multiplier of a release, which is above 0 whenever there is privacy.
-
-    Raises:
-        RuntimeError: the plan has no noise for it, so the release would be exact.
-    """
-    if plan.target_epsilon is not None and not planned > 0:
-        raise RuntimeError("a private run releases nothing without noise")
-    return planned
+    return Gate(run.waiting.append, run.config.privacy.target_epsilon is not None, keep)
 
 
 def longest_text(run: Run) -> int:
@@ -417,7 +391,7 @@ def teacher_event(run: Run) -> GaussianRelease | None:
     """Return what the teacher spends, or None without a teacher or without privacy."""
     if not run.config.privacy.teacher_share:
         return None
-    noise = require_noise(run.plan, run.plan.teacher_noise)
+    noise = run.plan.teacher_noise
     return GaussianRelease(noise, TEACHER) if noise else None
 
 
@@ -462,8 +436,5 @@ def fit_teacher(run: Run, model: TwinModel) -> Teacher:
         [[next(position) for _ in unit] for unit in drawn],
         expected,
     )
-    weights = fit_regressions(data, noise, run.randomness, count=fitted)
-    if event:
-        run.ledger.record(event)
-    keep_measured_noise(run, event)
-    return Teacher(whitenings, weights, questions.layer)
+    noisy = fit_regressions(data, noise, run.randomness, count=fitted)
+    return Teacher(whitenings, run.gate.release(noisy), questions.layer)

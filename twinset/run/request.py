@@ -24,8 +24,9 @@ from twinset.table.text_formats import Layout
 if TYPE_CHECKING:
     from twinset.config.plan import Plan
     from twinset.models.base_model import BaseModel
-    from twinset.privacy.accounting.events import LabelSelection
+    from twinset.privacy.accounting.events import Event, LabelSelection
     from twinset.privacy.mechanism.counts import TokenMarginals
+    from twinset.privacy.mechanism.gate import Gate
     from twinset.privacy.mechanism.randomness import Randomness
     from twinset.privacy.mechanism.units import Units, WeightScale
     from twinset.privacy.statement.guarantee import Guarantee
@@ -267,6 +268,8 @@ class Run:
     notes: tuple[str, ...] = ()  # for the owner alone: guesses, rows and columns left out
     # set by `select`
     randomness: Randomness = field(init=False)  # of batches and noise
+    gate: Gate = field(init=False)  # which all releases pass
+    waiting: list[Event] = field(default_factory=list)  # events before there is a ledger
     selection: LabelSelection | None = None  # planned (None: all values are declared)
     # selected values by column, and their noisy counts (None: nothing was released)
     selected: dict[str, dict[LabelValue, int]] | None = None

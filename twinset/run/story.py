@@ -167,6 +167,7 @@ def select(run: Run, spends: bool = True) -> None:
             run.tell(run.question)
         seed = config.privacy.insecure_noise_seed
         run.randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
+        run.gate = releases.open_gate(run)
         if not (run.folder and run.folder.is_resumed):  # a resumed run has entered before
             releases.enter_account(run)
         found, whose = releases.find_label_values(run, spends)
@@ -263,6 +264,7 @@ def count(run: Run) -> None:
         if not run.resumed:
             releases.enter_account(run)
             run.ledger = releases.open_ledger(run)
+        run.gate.record = run.ledger.record
         run.units = run.records.units(config)
         run.tokens = tokenise_texts(run, "texts", masked=config.policy.redact_only)
         if run.resumed:
@@ -339,7 +341,7 @@ def train(run: Run) -> None:
                 policy=policy,
                 # without noise nothing is clipped
                 max_grad_norm=config.privacy.max_grad_norm if plan.noise_multiplier else math.inf,
-                record_event=run.ledger.record,
+                gate=run.gate,
                 training=config.training,
                 speed=config.speed,
                 observe=partial(record_step, run, plan),

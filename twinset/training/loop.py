@@ -29,6 +29,7 @@ from twinset.policies import NoisePolicy
 from twinset.privacy.accounting.events import Event
 from twinset.privacy.clipping import ClippingEngine
 from twinset.privacy.clipping.gradient_uses import UnsupportedModule
+from twinset.privacy.mechanism.gate import Gate, Noisy
 from twinset.progress import Count, StepReport
 from twinset.table.tokenization import TokenisedRecords
 from twinset.training.clipped_sum import Batch, ClippedSum, MismatchLoss, Trainer
@@ -50,7 +51,7 @@ class StepContext:
     plan: Plan  # expected batch size, steps, learning rate, λ
     policy: NoisePolicy  # turns clipped sums into noisy gradients
     max_grad_norm: float  # C
-    record_event: Callable[[Event], object]  # the ledger's
+    gate: Gate  # which noisy gradients pass
     training: TrainingConfig = TrainingConfig()  # mismatched prompts and form, seed of their draw
     speed: SpeedConfig = SpeedConfig()  # size of physical batches only
     observe: Callable[[StepReport], object] = lambda report: None  # called after each step
@@ -106,8 +107,8 @@ def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepC
         weights = engine.parameters
         adam = torch.optim.Adam(weights, plan.learning_rate, betas=(0.9, 0.99), fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, rate_shape)
-        record = context.record_event
-        optimizer = PrivateOptimizer(weights, policy, plan.batch_size, adam, schedule, record)
+        gate = context.gate
+        optimizer = PrivateOptimizer(weights, policy, plan.batch_size, adam, schedule, gate)
         if context.resume_state is not None:
             optimizer.restore(context.resume_state)
         loss = MismatchLoss.from_plan(plan, context.training)
@@ -171,11 +172,11 @@ class PrivateOptimizer:
         batch_size: float,  # L, the *expected* number of units, by which noisy sums are divided
         optimizer: Optimizer,
         schedule: LRScheduler,  # of its learning rate, a step at a time
-        record_event: Callable[[Event], object],  # the ledger's
+        gate: Gate,  # which noisy gradients pass
     ) -> None:
         self._parameters, self._policy, self._batch_size = parameters, policy, batch_size
         self._optimizer, self._schedule = optimizer, schedule
-        self._record_event = record_event
+        self._gate = gate
         self.done = 0  # steps
         # Of the last step: its noise as measured, over what its event says, and by how many
         # numbers. NaN without an event of that kind. It knows the exact sum, so it is private.
@@ -190,9 +191,9 @@ class PrivateOptimizer:
         """
         with uninterrupted():
             exact = [_first_numbers(total).clone() for total in sums]
-            shapes = self._policy.noise_shapes(sums) if self._policy.scales() else []
-            noisy, event = self._policy.release(sums, units)
-            self._record_event(event)
+            shapes = self._policy.noise_shapes(sums) if self._policy.shapes_noise else []
+            sums, event = self._policy.release(sums, units)
+            noisy = self._gate.release(Noisy(sums, event))
             self.measure_noise(exact, noisy, shapes, event)
             gradients = [total.div_(self._batch_size) for total in noisy]
             self._policy.update_statistics(self._parameters, gradients)
@@ -211,13 +212,15 @@ class PrivateOptimizer:
         Args:
             exact: these numbers before the release, in the geometry that they were clipped in.
             noisy: the released sums.
-            shapes: factors from this geometry to that of the released sums. Empty: all are 1.
+            shapes: factors on the noise. A geometry for clipping has them, too. Empty: all are 1.
             event: what the release recorded.
         """
         released = [_first_numbers(total).double() for total in noisy]
         if shapes:
-            factors = map(_first_numbers, shapes)
+            factors = [*map(_first_numbers, shapes)]
             released = [each / factor for each, factor in zip(released, factors, strict=True)]
+            if not self._policy.scales():  # sums are as they were clipped, and only noise differs
+                exact = [each / factor for each, factor in zip(exact, factors, strict=True)]
         added = [each - before for each, before in zip(released, exact, strict=True)]
         self.numbers = sum(map(len, added))
         self.noise = math.sqrt(sum(float(each.square().sum()) for each in added) / self.numbers)

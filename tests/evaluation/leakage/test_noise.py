@@ -13,7 +13,7 @@ from tests.helpers.commands import call
 from tests.helpers.evaluated import small_run, small_world_in
 from twinset.config import PolicyConfig
 from twinset.errors import InputError
-from twinset.policies.importance import Importance
+from twinset.policies.importance import Importance, PublishedImportance
 from twinset.policies.policy import MechanismParams
 from twinset.privacy.accounting.events import (
     COLUMNS,
@@ -24,6 +24,7 @@ from twinset.privacy.accounting.events import (
     LabelSelection,
     SubsampledGaussian,
 )
+from twinset.privacy.mechanism.gate import Gate
 from twinset.privacy.mechanism.noise import GaussianGrid
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.ledger import Ledger
@@ -79,17 +80,18 @@ def test_a_run_with_less_noise_than_its_ledger_says_fails_its_audit(
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.0])
-def test_large_sums_hide_no_noise_that_importance_left_out(share, monkeypatch):
-    """From its second step on its geometry is stretched, and sums are a hundred times the noise."""
+@pytest.mark.parametrize("kind", [Importance, PublishedImportance])
+def test_large_sums_hide_no_noise_that_importance_left_out(share, kind, monkeypatch):
+    """From its second step on noise is stretched, and sums are a hundred times the noise."""
     monkeypatch.setattr(GaussianGrid, "add", add_less(share))
     weights = [torch.nn.Parameter(torch.randn(64, 64)) for _ in range(4)]
     params = MechanismParams(1.0, 1.0, 0.1, Randomness.for_tests(0), PolicyConfig())
-    policy, adam = Importance(params), torch.optim.Adam(weights, 0.001)
+    policy, adam = kind(params), torch.optim.Adam(weights, 0.001)
     schedule = torch.optim.lr_scheduler.ConstantLR(adam, 1.0)
-    optimizer = PrivateOptimizer(weights, policy, 10.0, adam, schedule, print)
+    optimizer = PrivateOptimizer(weights, policy, 10.0, adam, schedule, Gate(print))
     measured = []
     for _ in range(4):
-        stretched = [scale.mean() for scale in policy.scales()]
+        stretched = [float(each.mean()) for each in policy.noise_shapes(weights)]
         optimizer.step([100 * torch.randn(64, 64) for _ in weights], [0])
         measured.append(optimizer.noise)
     assert stretched and max(abs(s - 1) for s in stretched) > 0.1
@@ -99,18 +101,17 @@ def test_large_sums_hide_no_noise_that_importance_left_out(share, monkeypatch):
 @pytest.mark.parametrize("columns", [1, 3])
 def test_a_selection_is_measured_as_one_vector_apart_from_the_survey(columns):
     """Else a correct run would look as if it lacked noise."""
-    rng, keys, kept = np.random.default_rng(0), Randomness.for_tests(0), []
+    rng, kept = np.random.default_rng(0), {}
     frame = {f"c{n}": pd.Series(rng.integers(0, 200, 900).astype(str)) for n in range(columns)}
     rules = ColumnRules(kinds=dict.fromkeys(frame, "category"))
     selection, alone = LabelSelection(20.0, 60, columns, 1), [[i] for i in range(900)]
-    labels, given = np.zeros(900, int), (selection, print, keys)
-    released = ColumnRelease(
-        frame, labels, 1, alone, rules, 1.5, *given, keep=lambda event: kept.extend(keys.measured)
-    )
-    released.find_model([900.0])
-    ((added, numbers),) = kept
+    gate = Gate(print, keep=lambda event, name, sums: kept.update({name: sums}))
+    given = np.zeros(900, int), 1, alone, rules, 1.5, selection, gate, Randomness.for_tests(0)
+    with gate.parts_of(GaussianRelease(1.5, COLUMNS)):
+        ColumnRelease(frame, *given).find_model([900.0])
+    ((added, numbers),) = kept.pop(COLUMN_VALUES)
     assert numbers > 150 * columns and added / 20 == pytest.approx(1, abs=0.15)
-    rest = np.array([noise for noise, _ in keys.measured]) ** -2.0
+    rest = np.array([noise for noise, _ in kept[COLUMNS]]) ** -2.0
     assert rest.sum() ** -0.5 / 1.5 == pytest.approx(1, abs=0.1)
 
 

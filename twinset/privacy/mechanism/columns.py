@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from twinset.privacy.accounting.events import COLUMNS, GaussianRelease
+from twinset.privacy.mechanism.gate import Measured, Noisy
 from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.vector_sum import UNIT_STEPS, VectorSum
@@ -39,7 +41,7 @@ def release_histograms(
     noise_multiplier: float,
     randomness: Randomness,
     most: int | None = None,
-) -> tuple[list[np.ndarray], float]:
+) -> Noisy[tuple[list[np.ndarray], float]]:
     """Count records in H histograms, with noise. Return the counts and the noise's deviation.
 
     Guarantee: one Gaussian release of multiplier σ (`VectorSum`), for using or leaving out one
@@ -66,8 +68,9 @@ def release_histograms(
         raise ValueError("a record is in more histograms than planned, or outside of one")
     total = VectorSum(int(offsets[-1]))
     total.add_ones(codes, offsets, weights, most)
-    noisy = total.release(noise_multiplier, randomness) * most**0.5
-    return np.split(noisy, offsets[1:-1]), noise_multiplier * most**0.5
+    deviation = noise_multiplier * most**0.5
+    noisy = total.release(noise_multiplier, randomness, COLUMNS)
+    return noisy.then(lambda sums: (np.split(sums * most**0.5, offsets[1:-1]), deviation))
 
 
 def release_pair_scores(
@@ -78,7 +81,7 @@ def release_pair_scores(
     weights: np.ndarray,
     noise_multiplier: float,
     randomness: Randomness,
-) -> tuple[np.ndarray, float]:
+) -> Noisy[tuple[np.ndarray, float]]:
     """Return for each pair of columns how many records another table would have to move, twice.
 
     The score of a pair is the sum over its table of |records − expected records|.
@@ -114,5 +117,6 @@ def release_pair_scores(
     longest = len(pairs) ** 0.5
     noisy = torch.from_numpy(scores.copy())
     found = add_gaussian_(noisy, noise_multiplier * longest, randomness).numpy()
-    randomness.measure_noise(scores, found, longest)
-    return found, noise_multiplier * longest
+    event = GaussianRelease(noise_multiplier, COLUMNS) if noise_multiplier else None
+    measured = Measured.of(scores, found, longest)
+    return Noisy((found, noise_multiplier * longest), event, measured)

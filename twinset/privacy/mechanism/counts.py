@@ -25,6 +25,7 @@ from twinset.privacy.accounting.events import (
     GaussianRelease,
     LabelSelection,
 )
+from twinset.privacy.mechanism.gate import Measured, Noisy
 from twinset.privacy.mechanism.noise import GaussianGrid
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.mechanism.vector_sum import VectorSum
@@ -60,7 +61,7 @@ def release_label_counts(
     noise_multiplier: float,
     randomness: Randomness,
     most: int = 1,
-) -> tuple[tuple[int, ...], GaussianRelease]:
+) -> Noisy[tuple[int, ...]]:
     """Count the records of every public combination, and add N(0, σ²m²) to each count.
 
     The results are whole numbers, also below 0. `without_negatives` turns them into proportions.
@@ -79,7 +80,7 @@ def release_label_counts(
         most: m.
 
     Returns:
-        The noisy counts, in the order of `combinations`, and the event to record.
+        The noisy counts, in the order of `combinations`.
 
     Raises:
         ValueError: a label is not in the public set (its value is not shown), or that set is empty
@@ -97,13 +98,13 @@ def release_label_counts(
     noisy = exact.copy()
     grid = GaussianGrid(randomness.noise[0], randomness.refinement[0])
     grid.add(noisy, noise_multiplier * most, step=1.0)
-    randomness.measure_noise(exact, noisy, most, rounded=0.5)
-    return tuple(int(count) for count in noisy), event
+    measured = Measured.of(exact, noisy, most, rounded=0.5)
+    return Noisy(tuple(int(count) for count in noisy), event, measured)
 
 
 def select_label_values(
     labels: Sequence[Sequence[Combination]], selection: LabelSelection, randomness: Randomness
-) -> list[dict[Combination, int]]:
+) -> Noisy[list[dict[Combination, int]]]:
     """Return the values of each label column that reach a threshold, with their noisy counts.
 
     Guarantee: that of `twinset.privacy.statement.theorems`, LABEL_VALUES. Noise is drawn for every
@@ -132,8 +133,8 @@ def select_label_values(
         found.append(dict(sorted(kept, key=lambda pair: (-pair[1], str(pair[0])))))
     # the counts of all columns are one vector, which a unit changes by m√A
     together = np.concatenate(added)
-    randomness.measure_noise(np.zeros_like(together), together, selection.sensitivity, rounded=0.5)
-    return found
+    measured = Measured.of(np.zeros_like(together), together, selection.sensitivity, rounded=0.5)
+    return Noisy(found, selection, measured)
 
 
 def without_negatives(noisy_counts: Sequence[int]) -> tuple[int, ...]:
@@ -342,7 +343,7 @@ def release_token_marginals(
     noise_multiplier: float,
     randomness: Randomness,
     bins: LengthBins | None = None,
-) -> tuple[TokenMarginals, GaussianRelease | None]:
+) -> Noisy[TokenMarginals]:
     """Count, for each attribute, the texts (K, V) that have a label value and a token, with noise.
 
     The same release counts the texts (K, B) that have a label value and a length.
@@ -369,7 +370,6 @@ def release_token_marginals(
     squared = weights.bound**2 + (LENGTH_WEIGHT**2 if bins else 0.0)
     longest = float((len(values) * squared) ** 0.5)
 
-    event = GaussianRelease(noise_multiplier, TOKEN_MARGINALS) if noise_multiplier else None
     total, number = VectorSum(int(offsets[-1])), 0
     for texts in units:
         number += 1
@@ -388,9 +388,12 @@ def release_token_marginals(
         places, inverse = np.unique(np.concatenate([p for p, _ in parts]), return_inverse=True)
         added = np.bincount(inverse, np.concatenate([a for _, a in parts]), len(places))
         total.add(added[None] / (longest * len(texts)), places)
-    noisy = total.release(noise_multiplier, randomness) * longest
-    flat = np.split(noisy, offsets[1:-1])
-    tables = [part.reshape(shape) for part, shape in zip(flat, shapes, strict=True)]
-    counts = [weights.divide(table, uncounted=0.0) for table in tables[: len(values)]]
-    lengths = [table / LENGTH_WEIGHT for table in tables[len(values) :]]
-    return TokenMarginals(counts, noise_multiplier * longest, number, weights, lengths), event
+
+    def split(sums: np.ndarray) -> TokenMarginals:
+        flat = np.split(sums * longest, offsets[1:-1])
+        tables = [part.reshape(shape) for part, shape in zip(flat, shapes, strict=True)]
+        counts = [weights.divide(table, uncounted=0.0) for table in tables[: len(values)]]
+        lengths = [table / LENGTH_WEIGHT for table in tables[len(values) :]]
+        return TokenMarginals(counts, noise_multiplier * longest, number, weights, lengths)
+
+    return total.release(noise_multiplier, randomness, TOKEN_MARGINALS).then(split)

@@ -56,8 +56,6 @@ class Randomness:
         ahead: for noise of sums on a GPU, which threads draw one step before it is needed. They
             are separate streams, because a stream serves one thread at a time.
         drawn_ahead: numbers that were drawn ahead and not used yet.
-        measured: the noise of each noisy sum so far, in units of what one unit can change, as
-            found by subtraction, and how many numbers the sum had. Private.
         description: of the generator and its keys.
         is_private: whether the keys are unknown to everyone.
     """
@@ -69,7 +67,6 @@ class Randomness:
     description: str
     is_private: bool
     drawn_ahead: list[Any] = field(default_factory=list, compare=False, repr=False)
-    measured: list[tuple[float, int]] = field(default_factory=list, compare=False, repr=False)
 
     @classmethod
     def from_os(cls) -> Randomness:
@@ -88,17 +85,6 @@ class Randomness:
         return cls._of(
             lambda: keys.bytes(KEY_BYTES), "a fixed seed, for tests only", is_private=False
         )
-
-    def measure_noise(
-        self, exact: np.ndarray, noisy: np.ndarray, change: float = 1.0, rounded: float = 0.0
-    ) -> None:
-        """Keep how far a noisy sum (n,) is from the exact one, over what a unit can change it.
-
-        `rounded` is how much of the noise rounding may hide.
-        """
-        if len(exact):
-            added = float(np.sqrt(np.square(noisy - exact).mean())) + rounded
-            self.measured.append((added / change, len(exact)))
 
     @classmethod
     def _of(cls, key: Callable[[], bytes], description: str, is_private: bool) -> Randomness:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from twinset.privacy.accounting.events import TEACHER, GaussianRelease
+from twinset.privacy.mechanism.gate import Measured, Noisy
 from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.randomness import Randomness
 
@@ -63,7 +65,9 @@ class VectorSum:
             found = np.bincount(column[has], each[has]).astype(np.int64)
             self._sum[offset : offset + len(found)] += found
 
-    def release(self, noise_multiplier: float, randomness: Randomness) -> np.ndarray:
+    def release(
+        self, noise_multiplier: float, randomness: Randomness, what: str
+    ) -> Noisy[np.ndarray]:
         """Return the sum (n,) with noise N(0, σ²) on each number.
 
         Guarantee: this is one Gaussian release of multiplier σ (`noise.add_gaussian_`). Each unit
@@ -72,15 +76,16 @@ class VectorSum:
         unit changes the sum by that vector and nothing else. With σ = 0 nothing is guaranteed.
 
         Args:
-            noise_multiplier: σ.
+            noise_multiplier: σ. 0: no noise, no event and no guarantee.
             randomness: its noise streams are used.
+            what: the name of the release in its event.
         """
         import torch
 
         exact = self._sum.astype(np.float64) / UNIT_STEPS
         noisy = add_gaussian_(torch.from_numpy(exact.copy()), noise_multiplier, randomness).numpy()
-        randomness.measure_noise(exact, noisy)
-        return noisy
+        event = GaussianRelease(noise_multiplier, what) if noise_multiplier else None
+        return Noisy(noisy, event, Measured.of(exact, noisy))
 
 
 Weights = list[np.ndarray]
@@ -130,7 +135,7 @@ def fit_regressions(
     randomness: Randomness,
     descent: Descent = Descent(),
     count: Callable[[int, int], object] = lambda done, total: None,
-) -> Weights:
+) -> Noisy[Weights]:
     """Fit all regressions with noise. Return the (K, d) weights of each.
 
     Guarantee: each of T steps is a `VectorSum` of one clipped gradient per unit, released with
@@ -157,6 +162,7 @@ def fit_regressions(
 
     length, units_expected = int(ends[-1]), max(1.0, data.expected)
     weights, speed, mean = np.zeros(length), np.zeros(length), np.zeros(length)
+    measured: list[Measured] = []
     sigma = noise_multiplier * descent.steps**0.5
     # One step of noise must not undo what many steps found.
     rate = min(descent.learning_rate, units_expected / (100 * max(noise_multiplier, 1e-9)))
@@ -166,12 +172,15 @@ def fit_regressions(
         for start in range(0, len(data.units), UNITS_AT_ONCE):
             units = data.units[start : start + UNITS_AT_ONCE]
             total.add(_gradients(data, units, split(weights)) / descent.max_grad_norm)
-        noisy = total.release(sigma, randomness)
-        speed = descent.momentum * speed + noisy * descent.max_grad_norm / units_expected
+        noisy = total.release(sigma, randomness, TEACHER)  # a part of what is returned
+        measured += noisy._measured
+        gradient = noisy._value * descent.max_grad_norm / units_expected
+        speed = descent.momentum * speed + gradient
         weights = weights - rate * speed
         mean += weights * (step >= first) / (descent.steps - first)
         count(step + 1, descent.steps)
-    return split(mean)
+    event = GaussianRelease(noise_multiplier, TEACHER) if noise_multiplier else None
+    return Noisy(split(mean), event, measured)
 
 
 def _gradients(data: Regressions, units: Sequence[Sequence[int]], weights: Weights) -> np.ndarray:
