@@ -365,6 +365,16 @@ EITHER = {
         [v // 20 for v in COUNTED],
         "1.234,",
     ),
+    **{
+        f"{share} % marked": ([f"{share * 10 + v % 1000:,}" for v in COUNTED], some, "1,234.")
+        for share in (30, 50)
+        for some in [[share * 10 + v % 1000 for v in COUNTED]]
+    },
+    "30 % with points": (
+        [f"{300 + v % 1000:,}".translate(GERMAN) for v in COUNTED],
+        [300 + v % 1000 for v in COUNTED],
+        "1.234,",
+    ),
     "1500": (["1500", "1.101", "1.102"] * (N // 3), [1500, 1.101, 1.102] * (N // 3), ""),
     "few commas": (
         [f"0,{v % 9}" if i < 2 else f"1,{100 + v % 899}" for i, v in enumerate(COUNTED)],
@@ -546,6 +556,7 @@ SOURCE = {
     "numbers": (pd.Categorical([1, 2] * (N // 2)), "category"),
     "truths": (pd.Categorical([True, False] * (N // 2)), "category"),
     "zip": (["10001", "90210", "60601"] * (N // 3), "category"),
+    "marks": (["10001", "90210", "60601", "10001", "1,234"] * (N // 5), "category"),
     "blanks": ([" 1", "2 "] * (N // 2), "category"),
     "price": ([f"{i % 9}.50" for i in range(N)], "number"),
     "large": (10**18 + np.arange(N) % 3, "category"),

@@ -94,6 +94,7 @@ def describe_column(
     name = str(column.name)
     ends = rules.ranges.get(name)
     has_commas = find_commas(survey, deviation, facts_of(column).is_text, ends)
+    unmarked = survey[2]
     what, written, sizes = survey = settle_thousands(survey, deviation, has_commas)
     clear = np.where(what > _SURE * deviation, what, 0.0)  # places that hold more than noise
     kinds = {
@@ -114,10 +115,15 @@ def describe_column(
         kinds[NUMBER] += clear[What.COMPACT_DATE]
         digits += clear[What.COMPACT_TEXT]
     are_texts = digits + clear[What.STYLED] > what[What.NUMBER]
-    kinds[NUMBER if given == NUMBER or kinds[NUMBER] > digits else CATEGORY] += digits
+    # so are they next to 1,234, unless more of them are as large without a mark
+    marked = clear[What.STYLED + 2 : What.ZONED].sum()
+    large = unmarked[place_magnitude(2.0**10) : place_magnitude(2.0**20)]
+    are_numbers = marked > max(large[large > _SURE * deviation].sum() / 2, SOME * digits)
+    are_numbers |= given == NUMBER or kinds[NUMBER] > digits
+    fits = {NUMBER: kinds[NUMBER] + digits, DATE: kinds[DATE], TRUTH: kinds[TRUTH]}
+    kinds[NUMBER if are_numbers else CATEGORY] += digits
     pair, truths = choose_truth(written, sizes, deviation)
     filled = sum(kinds.values())
-    fits = {NUMBER: kinds[NUMBER], DATE: kinds[DATE], TRUTH: kinds[TRUTH], LISTS: filled}
     if given == TRUTH:
         fits[TRUTH] = truths
     elif given == DATE:  # days of two digits for the year are dates where one is declared
