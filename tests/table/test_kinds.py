@@ -33,6 +33,9 @@ DATED = {
     "first of month": (["01/%m/%Y"], r"\d\d/\d\d/202[34]"),
     "american": (["%m/%d/%Y"], r"[01]\d/\d\d/202[34]"),
     "unpadded": (["%-m/%-d/%Y"], r"(1[012]|[1-9])/([123]\d|[1-9])/202[34]"),
+    "short years": (["%d.%m.%y"], r"\d\d\.\d\d\.2[34]"),
+    "autumn": (["%d.10.%y"], r"\d\d\.10\.2[34]"),
+    "few without zeros": ([*["%d.%m.%y"] * 8, "%-d.%-m.%y"], r"\d\d\.\d\d\.2[34]"),
     "evening": (["%d.%m.%Y 18:30"], r"\d\d\.\d\d\.202[34] \d\d:\d\d"),
     "half past six": (["%m/%d/%Y 06:30 PM"], r"\d\d/\d\d/202[34] \d\d:\d\d [AP]M"),
     "zulu": (["%Y-%m-%dT10:00:00.123Z"], r"202[34](-\d\d){2}T\d\d:\d\d:\d\d\.\d{3}Z"),
@@ -104,7 +107,7 @@ def messy(tmp_path_factory):
 def test_a_messy_column_keeps_its_kind_type_and_spelling(messy, name):
     frame, columns, twin, _ = messy
     cells, kind, dtype, pattern = MESSY[name]
-    assert columns[name].kind == kind
+    assert columns[name].kind == kind and (columns[name].odd > 0) == (name == "free")
     columns[name].check()
     if dtype is None:  # more texts than are written
         assert name not in twin

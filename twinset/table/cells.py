@@ -388,8 +388,8 @@ def survey_places(text: str, is_text: bool) -> tuple[int, int, int]:
             return What.COMPACT_TEXT if is_text else What.COMPACT_DATE, written, year
         if dates.zone:
             return What.ZONED + ZONES.index(dates.zone), written, year
-        # 2.10.14 may be a version, so it is a date only where one is declared
-        is_version = meaning[0].startswith("%d.%m.%y") and dates.padding != PADDED
+        # 2.10.14 may be a version, so it is a date only where one is declared. 12.10.14 is one.
+        is_version = meaning[0].startswith("%d.%m.%y") and dates.padding == UNPADDED
         return What.CATEGORY if is_version else What.DATE, written, year
     if (number := read_number(text)) is not None:
         what = What.STYLED + STYLES.index(number.style) - 1 if number.style else What.NUMBER

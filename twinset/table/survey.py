@@ -120,15 +120,15 @@ def describe_column(
     large = unmarked[place_magnitude(2.0**10) : place_magnitude(2.0**20)]
     are_numbers = marked > max(large[large > _SURE * deviation].sum() / 2, SOME * digits)
     are_numbers |= given == NUMBER or kinds[NUMBER] > digits
-    fits = {NUMBER: kinds[NUMBER] + digits, DATE: kinds[DATE], TRUTH: kinds[TRUTH]}
+    # of dates also days of two digits for the year
+    days = written[DATED:WORDED]
+    days = max(kinds[DATE], days[days > _SURE * deviation].sum())
+    fits = {NUMBER: kinds[NUMBER] + digits, DATE: days, TRUTH: kinds[TRUTH]}
     kinds[NUMBER if are_numbers else CATEGORY] += digits
     pair, truths = choose_truth(written, sizes, deviation)
     filled = sum(kinds.values())
     if given == TRUTH:
         fits[TRUTH] = truths
-    elif given == DATE:  # days of two digits for the year are dates where one is declared
-        days = written[DATED:WORDED]
-        fits[DATE] = max(kinds[DATE], days[days > _SURE * deviation].sum())
 
     ways = written[NUMBERED:]  # 000123, and UUIDs
     numbered = max(clear[What.LARGE], ways[ways > _SURE * deviation].max(initial=0.0))
