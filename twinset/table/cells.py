@@ -47,6 +47,7 @@ _COMMA = re.compile(  # 192.168.100.200 is no number
 )
 _NO_BREAK = re.compile("[\xa0\u202f]")  # blanks, as France writes them before €
 _PADDED = re.compile(r"[-+]?0\d")  # 007 is no number
+_CODES = re.compile(r"\d\d?(,\d\d?){2,}")  # 1,2,3 of several answers, but not 1,23,456
 _LARGE = re.compile(r"-?[1-9]\d{15,19}")  # identifiers of whole numbers that no float holds
 
 # No and yes, as they are spelt together.
@@ -136,6 +137,7 @@ WORDED = DATED + len(MEANINGS) * 3 * len(GRAINS)
 NUMBERED = WORDED + len(WORDS)
 LOWEST, HIGHEST = -64, 50  # powers of two between which a survey counts magnitudes: to 10^15
 POWERS = HIGHEST - LOWEST + 1
+CODES = NUMBERED + len(IDENTIFIERS)  # the last place of how a cell is written: as 1,2,3
 # From here on the magnitudes of 1,234 and 1.234. A place fits both, of 1 to 999 and of a thousand
 # times as much, for either sign.
 THOUSANDS = 2 * POWERS + 1
@@ -143,7 +145,7 @@ MEANT = 20
 YEARS = THOUSANDS + 2 * MEANT
 LINED = YEARS + LAST_YEAR - FIRST_YEAR  # from here on the words of a line
 MOST_WORDS = 24  # of a line. Longer ones count as this.
-SURVEY_SIZES = (What.ZONED + len(ZONES), NUMBERED + len(IDENTIFIERS), LINED + MOST_WORDS)
+SURVEY_SIZES = (What.ZONED + len(ZONES), CODES + 1, LINED + MOST_WORDS)
 
 
 @dataclass(frozen=True)
@@ -417,6 +419,8 @@ def survey_places(text: str, is_text: bool) -> tuple[int, int, int]:
         return What.DIGITS if is_text else What.LARGE, -1, -1
     if _UUID.fullmatch(text):
         return What.CATEGORY, NUMBERED, -1
+    if _CODES.fullmatch(text):
+        return What.CATEGORY, CODES, -1
     words = len(text.split())
     is_prose = words >= PROSE_WORDS or len(text) >= PROSE_LETTERS
     return What.TEXT if is_prose else What.CATEGORY, -1, LINED + min(words, MOST_WORDS) - 1

@@ -18,6 +18,7 @@ import pandas as pd
 
 from twinset.table.cells import (
     AFFIXES,
+    CODES,
     COMMAS,
     COMPACT,
     DATED,
@@ -76,6 +77,7 @@ _CLEAR = 3.0  # deviations of noise, from which one count holds something
 _SURE = 4.75
 MOST_CELLS = 16_384  # of a declared range, or days
 SOME = 0.005  # share of cells that is worth a word
+FEW = 0.03  # of cells such as 1,2, how many 1,2,3 there may be where the comma is decimal
 
 
 def describe_column(
@@ -120,6 +122,11 @@ def describe_column(
     large = unmarked[place_magnitude(2.0**10) : place_magnitude(2.0**20)]
     are_numbers = marked > max(large[large > _SURE * deviation].sum() / 2, SOME * digits)
     are_numbers |= given == NUMBER or kinds[NUMBER] > digits
+    # next to 1,2,3 the comma of 1,2 is none of a number
+    answers = clear[What.STYLED + 1]
+    least = max(_CLEAR * deviation, FEW * answers, SOME * kinds[NUMBER])
+    if not given and answers > 0 and written[CODES] > least:
+        kinds[CATEGORY], kinds[NUMBER], are_numbers = kinds[CATEGORY] + kinds[NUMBER], 0.0, False
     # of dates also days of two digits for the year
     days = written[DATED:WORDED]
     days = max(kinds[DATE], days[days > _SURE * deviation].sum())
@@ -130,7 +137,7 @@ def describe_column(
     if given == TRUTH:
         fits[TRUTH] = truths
 
-    ways = written[NUMBERED:]  # 000123, and UUIDs
+    ways = written[NUMBERED:CODES]  # 000123, and UUIDs
     numbered = max(clear[What.LARGE], ways[ways > _SURE * deviation].max(initial=0.0))
     kind = given or choose_kind(column, kinds, clear, numbered, deviation)
     missing = filled - fits.get(kind, filled)
