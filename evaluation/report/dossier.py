@@ -32,7 +32,7 @@ from twinset.privacy.statement.guarantee import Guarantee, belief_sentence, most
 from twinset.privacy.statement.theorems import FLAGGED_UNIT, OWNER_UNIT
 from twinset.privacy.statement.wording import one_of
 from twinset.release.card import describe_event
-from twinset.release.share import PRIVACY
+from twinset.release.share import LEDGER, PRIVACY
 from twinset.release.verify import VerificationReport
 from twinset.run.budget import ID, Book
 from twinset.run.run_folder import HELD_OUT
@@ -87,6 +87,7 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
     from markupsafe import Markup, escape
 
     ledger, claim, privacy = known.ledger, known.claim, known.root / "share" / PRIVACY
+    kept = known.root / "model" / LEDGER  # a new sample writes the other ledger again
     fresh = {kind: each for kind, each in known.found.items() if kind not in known.stale}
     measured = {q: [m for each in fresh.values() for m in each.of(q)] for q in MEASURING}
     utility, leakage = (judge(question, measured[question]) for question in MEASURING)
@@ -113,7 +114,7 @@ def build_dossier(known: KnownRun, account: Path | None = None) -> str:
     return template.render(
         name=known.root.resolve().name,
         day=_in_words(date.today()),
-        made=_in_words(date.fromtimestamp(privacy.stat().st_mtime)) if privacy.is_file() else None,
+        made=_in_words(date.fromtimestamp(kept.stat().st_mtime)) if kept.is_file() else None,
         version=__version__,
         claim=claim,
         is_given=bool(claim and claim.epsilon is not None),

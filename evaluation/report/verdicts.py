@@ -14,6 +14,7 @@ import math
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from statistics import NormalDist
 from typing import Literal, NamedTuple
@@ -55,7 +56,7 @@ ROWS = {
     **{PRIVATE_CLASSIFIER: 4, NON_PRIVATE: 3, TWIN: 0, TWIN_SMALL: 0, BASELINE: 2},
 }
 MEANINGS = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("utf-8"))
-TOO_FEW, REFUTED = "Too few rows to say", "The claim is refuted"
+TOO_FEW, REFUTED, COPIED = "Too few rows to say", "The claim is refuted", "Copies to read"
 FEW_COPIES = 3  # of held-out rows: fewer say little about chance
 FALSE_ALARMS = 0.025  # of one attack, and of all of a verdict together: those of a 95 % interval
 # Of fidelity, the most important first: all of a text, what is missing, words, labels, lengths.
@@ -78,7 +79,7 @@ _NEEDS_NO_NAME = (
 )
 _BLIND = PLACE["sees"]  # what sees neither model nor twin can only tell the tables apart
 # One in a thousand false alarms needs more rows than most tables have, so it does not count.
-_COUNTED = (AUROC, "TPR at 1 % FPR", NEARER, RISKIEST)
+COUNTED = (AUROC, "TPR at 1 % FPR", NEARER, RISKIEST)
 # (rows that it was made from, their reference), the fairest pair first.
 _PAIRS = ((SAMPLE, HELDOUT), (TRAIN, HELDOUT), ("train only", "held-out only"))
 
@@ -394,7 +395,7 @@ def _count_well(
 
 
 def judge_leakage(measured: Sequence[Measured]) -> Verdict:
-    """Judge whether an attack found something.
+    """Judge whether an attack found something. A further sign never makes the answer milder.
 
     Other runs with planted canaries have a policy in their place. They can refute a claim, but
     they cannot clear this run and do not count as an attack on it.
@@ -425,7 +426,9 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
         for m in areas
         if m.place.get("sees") == _BLIND and m.score.low > GUESSING[AUROC] + MARGIN
     ]
-    reasons += [c.reason for c in sorted([*bounds, *tried], key=lambda c: c.is_well)]
+    copied = list(list_copies(own))
+    every = (*bounds, *tried, *(Comparison(False, said) for said in copied))
+    reasons += [c.reason for c in sorted(every, key=lambda c: c.is_well)]
 
     answer, line = "Not measured", "no attack on this run was measured"
     if len(own) < len(measured):
@@ -434,20 +437,23 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
     if not all(c.is_well for c in bounds):
         answer, line, tone = REFUTED, "more is shown than is claimed. Do not share", "bad"
     elif tried:
-        what, found = f"{len(tried)} attacks and comparisons found", [c for c in tried if not c[0]]
-        by_chance = NormalDist().inv_cdf(1 - FALSE_ALARMS / len(tried))  # Bonferroni's inequality
+        found = [c for c in tried if not c.is_well]
+        line = f"{len(found) or 'none'} of {len(tried)} attacks and comparisons found a signal"
+        # Bonferroni's inequality. Other signals do not count: each would make this one less sure.
+        silent = max(0, len(tried) - len(found) - len(copied))
+        by_chance = NormalDist().inv_cdf(1 - FALSE_ALARMS / (1 + silent))
         if any(c.errors > by_chance for c in found):
-            answer, line, tone = "Signs of a leak", f"{len(found)} of {what} a signal", "bad"
-        elif found:
-            line = f"{len(found)} of {what} a signal. Chance alone finds as much"
-            answer, tone = "No sure sign", "mixed"
-        elif copied := list(list_copies(own)):
-            line = f"none of {what} a signal, but see {copied[0]}. Too few to say if by chance"
-            answer, tone, reasons = "No sure sign", "mixed", [*copied, *reasons]
+            answer, tone = "Signs of a leak", "bad"
+        elif copied:
+            answer, tone = COPIED, "mixed"
         elif few:
-            answer, line, tone = TOO_FEW, f"none of {what} a signal", "unknown"
+            answer, line, tone = TOO_FEW, f"{line}, but rows are few", "unknown"
         else:
-            answer, line, tone = "No leak found", f"none of {what} a signal", "good"
+            answer, tone = ("No sure sign", "mixed") if found else ("No leak found", "good")
+        if copied:
+            line += f". See {copied[0]}" + ". Too few others to say if by chance" * (tone != "bad")
+        elif found and tone != "bad":
+            line += ". Chance alone finds as much"
     rule = MEANINGS["rule"]["leaking"]
     return Verdict("Does it leak?", answer, line, tone, tuple(reasons), rule)
 
@@ -459,7 +465,7 @@ def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
     for m in measured:
         score = m.score
         is_finite = math.isfinite(score.value + score.low + score.high)
-        if score.name not in _COUNTED or m.place.get("sees") == _BLIND or not is_finite:
+        if score.name not in COUNTED or m.place.get("sees") == _BLIND or not is_finite:
             continue
         guessing, others = GUESSING[score.name], tried.get(tuple(m.place.items()), 0) - score.n
         above = score.value - guessing
@@ -519,44 +525,38 @@ def judge_hand_over(
 ) -> Verdict:
     """Say whether the twin may be handed over, regardless of fidelity.
 
+    The first case that holds decides. meanings.toml has the answer and the rule of each.
+
     Args:
         claim: the guarantee, or None if it is unknown.
         use: the verdict on usefulness.
         leaks: the verdict on leakage.
         failure: the error of `verify`. None: the files agree, or they were just written.
     """
-    answer, found = "No", "no attack found more than chance does"
-    tone: Tone = "bad"
-    if leaks.answer == TOO_FEW:
-        found = "attacks found nothing, but there were too few rows to say much"
-    elif leaks.tone == "unknown":
-        found = "no attack was tried"
-    elif leaks.tone == "mixed":
-        found = f"of attacks, {leaks.line}"
+    disagrees = isinstance(failure, VerificationError)
+    how = "do not agree with the ledger" if disagrees else "could not be checked"
     if claim is None:
-        line = "its privacy is unknown, because share/privacy.json is missing"
+        case = "unknown"
     elif failure is not None:
-        disagrees = isinstance(failure, VerificationError)
-        how = "do not agree with the ledger" if disagrees else "could not be checked"
-        line = f"the files {how}: {str(failure).rstrip('.')}"
+        case = "altered"
     elif claim.epsilon is None:
-        line = "nothing is guaranteed. Treat the twin and the model as private"
-    elif leaks.answer == REFUTED:
-        line = leaks.line
+        case = "open"
+    elif leaks.answer in (REFUTED, COPIED):
+        case = "refuted" if leaks.answer == REFUTED else "copied"
     elif leaks.tone == "bad":
-        answer, line = "Not yet", f"{leaks.line}. Read what it was before you hand anything over"
+        case = "leaking"
     elif claim.unit == FLAGGED_UNIT:
-        answer, tone = "Not as it is", "mixed"
-        line = "only what the detector flagged is protected. All else must be fit to publish"
-    elif says_little(claim):
-        answer, tone = "Not yet" if leaks.tone == "unknown" else "With care", "mixed"
-        line = f"the bound alone says little at this ε, and {found}"
-        if leaks.tone == "unknown":
-            line += ". Run an audit first, with more rows if you have them"
+        case = "flagged"
+    elif not says_little(claim):
+        case = "bounded"
     else:
-        answer, tone = "Yes", "good"
-        line = f"the guarantee holds, and {found}. Share share/ and model/, keep internal/"
+        case = "unaudited" if leaks.tone == "unknown" else "audited"
+    cases, parts = MEANINGS["handing"], ("answer", "tone", "where", "says")
+    answer, tone, where, says = (cases[case][part] for part in parts)
+    line = says.format(leaks=leaks.line, files=f"{how}: {str(failure).rstrip('.')}")
     if tone != "bad" and use.tone == "bad":
         line += ". But the twin was not found useful"
     rule = MEANINGS["rule"]["handing"]
-    return Verdict("May I hand this over?", answer, line, tone, (), rule)
+    for said, some in groupby(cases.values(), key=lambda each: each["answer"]):
+        rule += f" {said}, where {', or '.join(one['where'] for one in some)}."
+    return Verdict("May I hand this over?", answer, line, tone, (where,), rule)

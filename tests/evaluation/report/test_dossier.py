@@ -1,6 +1,7 @@
 """The dossier: filled from the run, or from commands that are missing, and signed by people."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -38,8 +39,16 @@ def test_it_is_filled_from_ledger_and_findings(tmp_path):
     assert "8.7 %" in row and "2.8 %" in row and "1.2% (" in row
     assert "AUROC, calibrated loss, seeing model: 0.521" in text and "near-duplicates" in text
     assert "All files agree: ε = 2.16 by one, and 2.15 by the other." in text
-    assert "The rule: No, where nothing" in text and "Run of " in text and "Canaries are" in text
+    assert "The rule: A law asks" in text and "Run of " not in text and "Canaries are" in text
     assert "twinset evaluate RUN" not in text and "twinset audit canaries" in text
+
+
+def test_its_day_is_that_of_the_model_and_not_of_a_later_sample(tmp_path):
+    run = bare(tmp_path)
+    (run / "model").mkdir()
+    (run / "model" / "ledger.json").write_text(json.dumps(LEDGER.to_dict()))
+    os.utime(run / "model" / "ledger.json", (10**9, 10**9))
+    assert "Run of 9 September 2001, by" in dossier(run)
 
 
 def test_what_is_not_known_has_its_command_or_an_empty_field(tmp_path):

@@ -2,16 +2,28 @@
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from evaluation.fidelity.measures import SECOND
 from evaluation.findings import Measured, Score, proportion
 from evaluation.leakage.copies import HELDOUT, NEAR, RUNS, SAMPLE, TRAIN
 from evaluation.leakage.names import NAME, PHONE
+from evaluation.leakage.noise import NOISE
 from evaluation.release import FEW_ROWS, PRIVATE_CLASSIFIER, TWIN_SMALL
-from evaluation.report.verdicts import REFUTED, TOO_FEW, Verdict, judge, judge_hand_over
+from evaluation.report.verdicts import (
+    COPIED,
+    COUNTED,
+    MEANINGS,
+    REFUTED,
+    TOO_FEW,
+    Verdict,
+    judge,
+    judge_hand_over,
+)
 from twinset.errors import InputError, VerificationError
 from twinset.privacy.statement.guarantee import Guarantee
 from twinset.privacy.statement.theorems import FLAGGED_UNIT
@@ -114,39 +126,57 @@ def claim(epsilon, unit="record"):
     return Guarantee(epsilon, None if epsilon is None else 1e-5, unit, "", "", (), ())
 
 
+# each answer on leakage with its tone, the mildest first
+LEAKS = {"No leak found": "good", "Not measured": "unknown", TOO_FEW: "unknown"}
+LEAKS |= {"No sure sign": "mixed", COPIED: "mixed", "Signs of a leak": "bad", REFUTED: "bad"}
+HANDED = ("Yes", "With care", "Not as it is", "Not yet", "No")  # the mildest first
+FAILURES = {
+    VerificationError("twin.csv: was altered"): "do not agree with the ledger: twin.csv: was",
+    InputError("README.md: is missing."): "could not be checked: README.md: is missing",
+}
+OF_USE = Verdict("?", "a", "of use", "good")
+
+
+def hand_over(stated, leak, failure=None):
+    leaks = Verdict("?", leak, "an attack found it", LEAKS[leak])
+    return judge_hand_over(stated, OF_USE, leaks, failure)
+
+
 @pytest.mark.parametrize(
-    ("stated", "leak", "answer"),
+    ("stated", "answers"),
     [
-        (claim(None), "good", "No"),
-        (claim(1.0), "bad", "Not yet"),
-        (claim(1.0), "refuted", "No"),
-        (claim(1.0), "good", "Yes"),
-        (claim(8.0), "good", "With care"),
-        (claim(8.0), "unknown", "Not yet"),
-        (claim(8.0), "few", "Not yet"),
-        (claim(1.0), "few", "Yes"),
-        (claim(1.0), "unknown", "Yes"),
-        (claim(1.0, FLAGGED_UNIT), "good", "Not as it is"),
+        (None, ("No",) * 7),
+        (claim(None), ("No",) * 7),
+        (claim(1.0), ("Yes",) * 4 + ("Not yet", "Not yet", "No")),
+        (claim(8.0), ("With care", "Not yet", "Not yet", "With care", "Not yet", "Not yet", "No")),
+        (claim(8.0, FLAGGED_UNIT), ("Not as it is",) * 4 + ("Not yet", "Not yet", "No")),
     ],
 )
-def test_whether_it_may_be_handed_over(stated, leak, answer):
-    found, tone = {"refuted": (REFUTED, "bad"), "few": (TOO_FEW, "unknown")}.get(leak, ("a", leak))
-    leaks = Verdict("?", found, "an attack found it", tone)
-    said = judge_hand_over(stated, Verdict("?", "a", "of use", "good"), leaks)
-    assert said.answer == answer
-    assert ("an attack found it" in said.line) == (stated.epsilon is not None and tone == "bad")
-    for failure, how in (
-        (VerificationError("twin.csv: was altered"), "do not agree with the ledger: twin.csv: was"),
-        (InputError("README.md: is missing."), "could not be checked: README.md: is missing"),
-    ):
-        wrong = judge_hand_over(stated, Verdict("?", "a", "of use", "good"), leaks, failure)
-        assert (wrong.answer, wrong.tone) == ("No", "bad") and f"the files {how}" in wrong.line
-    # It never says that none was tried beside a verdict on what was tried.
-    assert leak == "unknown" or "no attack was tried" not in said.line
+def test_whether_it_may_be_handed_over(stated, answers):
+    for leak, answer in zip(LEAKS, answers, strict=True):
+        said = hand_over(stated, leak)
+        assert said.answer == answer
+        is_told = answer != "Not as it is" and stated is not None and stated.epsilon is not None
+        assert ("an attack found it" in said.line) == is_told
+        for failure, how in FAILURES.items():
+            wrong = hand_over(stated, leak, failure)
+            assert (wrong.answer, wrong.tone) == ("No", "bad")
+            assert stated is None or f"the files {how}" in wrong.line
+
+
+def test_the_rule_that_is_printed_is_the_one_that_decides():
+    claims = [None, *map(claim, (None, 1.0, 8.0)), claim(1.0, FLAGGED_UNIT)]
+    met = [hand_over(*case) for case in product(claims, LEAKS, (None, *FAILURES))]
+    for said in met:
+        mine = [s for s in said.rule.split(". ") if s.startswith(f"{said.answer}, where ")]
+        assert said.rule == met[0].rule and any(said.reasons[0] in each for each in mine)
+    decided = [case["where"] for case in MEANINGS["handing"].values()]
+    assert {said.reasons[0] for said in met} == {*decided}
+    assert sorted(decided, key=met[0].rule.index) == decided  # in the order in which they decide
 
 
 def attack(low, high, name="AUROC", sees="model", **more):
-    return Measured("leakage", score(name, low, high), {"attack": "loss", "sees": sees, **more})
+    return Measured("leakage", score(name, low, high), {"attack": "loss", "sees": sees} | more)
 
 
 def beside(goal, name="shared", kind=None, **ends):
@@ -178,13 +208,13 @@ def bound(value, claim, policy="uniform"):
         # Equal tables are compared where there are some.
         (beside("minimise", train=FAR, sample=(0.0, 0.1), heldout=(0.0, 0.01)), "No leak found"),
         # Copies of used rows alone: few held-out rows, so no interval decides.
-        (beside("minimise", NEAR, train=FAR, sample=FAR, heldout=NONE), "No sure sign"),
+        (beside("minimise", NEAR, train=FAR, sample=FAR, heldout=NONE), COPIED),
         (beside("minimise", NEAR, train=NONE, heldout=NONE), "No leak found"),
         # One row that anyone writes is repeated of held-out rows, too.
-        (beside("minimise", NEAR, train=FAR, sample=ONE, heldout=ONE), "No sure sign"),
-        (beside("minimise", RUNS, train=FAR, sample=ONE, heldout=ONE), "No sure sign"),
+        (beside("minimise", NEAR, train=FAR, sample=ONE, heldout=ONE), COPIED),
+        (beside("minimise", RUNS, train=FAR, sample=ONE, heldout=ONE), COPIED),
         (beside("minimise", RUNS, train=ONE, heldout=NONE), "No leak found"),
-        (beside("minimise", "replayed", PHONE, train=FAR, heldout=NONE), "No sure sign"),
+        (beside("minimise", "replayed", PHONE, train=FAR, heldout=NONE), COPIED),
         (beside("minimise", "replayed", NAME, train=FAR, heldout=NONE), "No leak found"),
         # The longest run has no upper end: it can't be above another, and so is no attack.
         (beside("minimise", train=FAR, heldout=(0.0, math.inf)), "Not measured"),
@@ -195,8 +225,8 @@ def bound(value, claim, policy="uniform"):
 )
 def test_leaking(measured, answer):
     assert judge("leakage", measured).answer == answer
-    # What was found in few rows is found.
-    is_clear = answer == "No leak found" and measured[0].score.name == "AUROC"
+    # What is sure in few rows is sure.
+    is_clear = answer in ("No leak found", "No sure sign") and measured[0].score.name == "AUROC"
     assert judge("leakage", few(measured)).answer == (TOO_FEW if is_clear else answer)
 
 
@@ -217,3 +247,48 @@ def test_few_others_are_no_leak_and_the_control_would_be():
     assert [judge("leakage", measured).tone for measured in drawn].count("good") > 400 * 0.95
     assert [judge("leakage", measured[:1]).tone for measured in drawn].count("good") < 400 * 0.9
     assert judge("leakage", attack_at_random(more=60)).tone == "bad"
+
+
+def noise_of(share):
+    return Measured("leakage", score(NOISE, share, share + 0.1), {"release": "teacher"})
+
+
+def test_more_evidence_never_makes_a_verdict_milder():
+    """Weak signals and one that is just sure, copies and refuted claims, in any order."""
+    pieces = [[attack(0.51, 0.6, attack=f"weak {n}")] for n in range(4)]
+    pieces += [[attack(0.528, 0.628)], beside("minimise", train=(0.1, 0.2), heldout=(0.0, 0.05))]
+    pieces += [beside("minimise", NEAR, train=FAR, heldout=NONE)]
+    pieces += [beside("minimise", "replayed", PHONE, train=FAR, heldout=NONE)]
+    pieces += [bound(9.0, 8.0), [noise_of(0.5)]]
+    clean, rng = [attack(0.45, 0.55, attack=f"{n}") for n in range(20)], np.random.default_rng(0)
+    answers, stated = list(LEAKS), [*map(claim, (None, 1.0, 8.0)), claim(8.0, FLAGGED_UNIT)]
+    for many, of_rows, _ in product((1, 20), (list, few), range(40)):
+        found, before = of_rows(clean[:many]), [0] * 5
+        for piece in rng.permutation(len(pieces)):
+            found += of_rows(pieces[piece])
+            said = judge("leakage", found)
+            handed = (judge_hand_over(each, OF_USE, said).answer for each in stated)
+            ranks = [answers.index(said.answer), *map(HANDED.index, handed)]
+            assert all(map(int.__ge__, ranks, before)), (said, before)
+            before = ranks
+            # Copies are named, and never put down to chance.
+            for name in {NEAR, "replayed"} & {m.score.name for m in found}:
+                assert "of training rows" in said.line or said.answer == REFUTED
+                assert "Chance alone" not in said.line
+                assert any(reason.startswith(name) for reason in said.reasons[:12])
+
+
+def test_many_attacks_that_know_nothing_are_no_sign_of_a_leak():
+    """Nor if they are alike. That those which found something are not counted costs little."""
+    rng, draws = np.random.default_rng(0), 400
+    for shared in (0.0, 0.7, 1.0):
+        errors = rng.normal(size=(draws, 1)) * shared**0.5
+        errors = errors + rng.normal(size=(draws, 20)) * (1 - shared) ** 0.5
+        runs = (0.5 + 0.05 / 1.96 * errors).tolist()
+        told = [judge("leakage", [attack(v - 0.05, v + 0.05) for v in run]) for run in runs]
+        signs = [said.answer for said in told].count("Signs of a leak")
+        assert signs <= binom.ppf(0.999, draws, 0.025)
+
+
+def test_the_rule_names_each_measure_that_counts():
+    assert [name for name in COUNTED if name not in judge("leakage", []).rule] == []
