@@ -160,14 +160,13 @@ def attack_scores(attack: Attack, seed: int) -> list[Score]:
 def find_riskiest(attacks: Sequence[Attack], seed: int) -> tuple[Measured, np.ndarray, np.ndarray]:
     """Return how many of the riskiest tenth of rows are members, and these members.
 
-    A row's risk is its mean rank in all attacks, from 0 to 1, among members and non-members. The
-    share is counted with equally many of both sides, the first ones of the larger. So without a
-    leak a half are members. The average over all rows would hide a leak of few (Carlini et al.
-    2022, section III).
+    A row's risk is its highest rank in any attack, from 0 to 1, among members and non-members. A
+    mean would hide what one attack sees. Of equal risks, the next highest ranks decide. The share
+    is counted with equally many of both sides, the first of the larger. Without a leak it is half.
 
     Args:
         attacks: of the same rows, which were drawn in random order.
-        seed: decides between rows of equal risk.
+        seed: decides between rows of equal ranks.
 
     Returns:
         The share of members. (k,) the numbers of the members in the riskiest tenth of all rows,
@@ -181,16 +180,16 @@ def find_riskiest(attacks: Sequence[Attack], seed: int) -> tuple[Measured, np.nd
     from scipy.stats import rankdata
 
     n, m = len(attacks[0].members), len(attacks[0].non_members)
-    ranks = [rankdata(np.concatenate([a.members, a.non_members])) for a in attacks]
-    risks = np.mean(ranks, axis=0) / (n + m)
-    order = np.lexsort((np.random.default_rng(seed).random(n + m), -risks))
+    # (attacks, n + m) of each row the lowest first. Copies tie, and all of them rank highest.
+    ranks = np.sort([rankdata(np.r_[a.members, a.non_members], "max") for a in attacks], axis=0)
+    order = np.lexsort((np.random.default_rng(seed).random(n + m), *-ranks))
     members = order[: max(1, (n + m) // TENTH)]
     members = members[members < n]
     equal = order[np.where(order < n, order, order - n) < min(n, m)]
     riskiest = equal[: max(1, len(equal) // TENTH)]
     score = proportion(RISKIEST, int((riskiest < n).sum()), len(riskiest), "minimise")
     place = {"attack": "all of them", "sees": " and ".join(dict.fromkeys(a.sees for a in attacks))}
-    return Measured("leakage", score, place), members, risks[members]
+    return Measured("leakage", score, place), members, ranks[-1, members] / (n + m)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import pytest
 
 from evaluation.findings import Findings, Measured, proportion
 from evaluation.leakage import audits
+from evaluation.report.figures import explain_measure
 from tests.helpers.commands import call
 from tests.helpers.evaluated import reviews, small_run, small_world_in, tables_in
 
@@ -56,6 +57,7 @@ def test_a_twin_that_copies_is_caught_and_one_of_other_rows_is_not(tmp_path):
         riskiest = found.find("members among the riskiest tenth")
         assert riskiest.value == 1 if name == "copied" else riskiest.low < 0.5
         assert riskiest.n == 16 and not list(tmp_path.rglob("riskiest.csv"))
+        assert "riskiest.csv" not in explain_measure(riskiest.name) + str(found.notes)
     assert areas["copied"].low > 0.9
     assert areas["fresh"].low < 0.6
     copied, fresh = (Findings.load(tmp_path / f"{name}.json") for name in areas)
