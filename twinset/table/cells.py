@@ -28,10 +28,15 @@ PROSE_WORDS, PROSE_LETTERS = 4, 60  # from either on a cell is prose
 # -- spellings -------------------------------------------------------------------------------------
 
 # A number's style by its marks: a number proper, a text with a point, and texts with other marks.
-STYLES = ("", ".", ",", "1,234.", "1.234,")
+STYLES = ("", ".", ",", "1,234.", "1.234,", "1'234.", "1’234.")
 COMMAS = (",", "1.234,")  # those with a decimal comma
-AFFIXES: tuple[str, ...] = ("", *(f"{s}{b}#" for s in "$€£¥" for b in ("", " ")))
-AFFIXES += tuple(f"#{b}{s}" for s in "%€$£" for b in ("", " "))
+BEFORE, BEHIND = "$ € £ ¥ ₹ R$".split(), "% € $ £ zł Kč kr".split()
+CURRENCIES = (
+    "USD EUR GBP CHF JPY CNY INR CAD AUD NZD BRL MXN ZAR KRW SGD HKD SEK NOK DKK PLN CZK HUF TRY"
+).split()
+AFFIXES: tuple[str, ...] = ("", *(f"{s}{b}#" for s in BEFORE for b in ("", " ")))
+AFFIXES += tuple(f"#{b}{s}" for s in BEHIND for b in ("", " "))
+AFFIXES += tuple(affix for code in CURRENCIES for affix in (f"{code} #", f"# {code}"))
 MOST_DECIMALS = 6
 FLOATING = MOST_DECIMALS + 1  # decimals of a number with more of them, or with an exponent
 # Decimals that are written, and those of the value: 2019.0 has one and none.
@@ -39,9 +44,14 @@ DECIMALS = (*((w, v) for w in range(FLOATING) for v in range(w + 1)), (FLOATING,
 EITHER = len(DECIMALS)  # from here on those of 1,234 and 1.234, if they are no thousands
 DECIMALS += tuple((3, v) for v in range(4))
 _BARE = re.compile(
-    r"([-+]?)(?:([$€£¥])( ?))?([-+]?)([.,]?\d[\d.,]*(?:[eE][-+]?\d+)?)(?:( ?)([%€$£]))?"
+    rf"([-+]?)(?:([$€£¥₹]|R\$|(?:{'|'.join(CURRENCIES)})(?= ))( ?))?([-+]?)"
+    r"([.,]?\d[\d.,'’]*(?:[eE][-+]?\d+)?)"
+    rf"(?:( ?)([%€$£]|zł|Kč|kr|(?<= )(?:{'|'.join(CURRENCIES)})))?"
 )
-_POINT = re.compile(r"(?:\d+|(?=\.)|([1-9]\d{0,2}(?:,\d{3})+))(?:\.(\d+))?(?:[eE][-+]?\d+)?")
+_POINT = re.compile(
+    r"(?:\d+|(?=\.)|([1-9]\d{0,2}(?:(?:,\d{3})+|(?:'\d{3})+|(?:’\d{3})+)))(?:\.(\d+))?"
+    r"(?:[eE][-+]?\d+)?"
+)
 _COMMA = re.compile(  # 192.168.100.200 is no number
     r"(?:\d+|(?=,)|(?!\d+(?:\.[12]\d\d){3}$)([1-9]\d{0,2}(?:\.\d{3})+))(?:,(\d+))?"
 )
@@ -64,6 +74,7 @@ WORDS = tuple(_TRUTH)
 COMPACT = "%Y%m%d"
 DAYS = (
     *("%Y-%m-%d %Y/%m/%d %d.%m.%Y %d/%m/%Y %m/%d/%Y %d-%m-%Y %d.%m.%y %d/%m/%y %m/%d/%y".split()),
+    *"%Y.%m.%d %d-%b-%Y %d-%b-%y %d-%^b-%Y %d-%^b-%y %d%^b%Y %d%_b%Y".split(),  # May, MAY, may
     *("%d %b %Y", "%d %B %Y", "%b %d, %Y", "%B %d, %Y", COMPACT),
 )
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
@@ -84,18 +95,19 @@ _KNOWN = frozenset(DATES)
 FIRST_YEAR, LAST_YEAR = 1800, 2200
 _FIELDS = {"%d": r"(?P<d>\d{1,2})", "%m": r"(?P<m>\d{1,2})", "%Y": r"(?P<Y>\d{4})"}
 _FIELDS |= {"%y": r"(?P<y>\d\d)", "%b": "(?P<b>[A-Z][a-z]{2})", "%B": "(?P<b>[A-Z][a-z]{2,8})"}
+_FIELDS |= {"%^b": "(?P<b>[A-Z]{3})", "%_b": "(?P<b>[a-z]{3})"}
 _DAYS = {
-    day: re.compile(re.sub("%.", lambda found: _FIELDS[found[0]], day.replace(".", r"\.")))
+    day: re.compile(re.sub("%[_^]?.", lambda found: _FIELDS[found[0]], day.replace(".", r"\.")))
     for day in DAYS[:-1]
 }
 _DAYS[COMPACT] = re.compile(r"(?P<Y>19\d\d|20\d\d)(?P<m>\d\d)(?P<d>\d\d)")
 _ANY_DAY = re.compile(  # one look at a cell that is no date
     r"\d{1,4}([-/.])\d\d?\1\d{2,4}|(?:19|20)\d{6}|\d\d? [A-Z][a-z]{2,8} \d{4}"
-    r"|[A-Z][a-z]{2,8} \d\d?, \d{4}"
+    r"|[A-Z][a-z]{2,8} \d\d?, \d{4}|\d\d?(-?)[A-Za-z]{3}\2\d{2,4}"
 )
 _TIME = re.compile(
     r"([T ])(\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
-    r"(?: ?([AaPp])[Mm]| ?(Z|[+-]\d\d:?\d\d))?$"
+    r"(?: ?([AaPp])[Mm]| ?(Z|[+-]\d\d(?::?\d\d)?))?$"
 )
 _NAMES = "January February March April May June July August September October November December"
 _MONTHS = {name: place + 1 for place, name in enumerate(_NAMES.split())}
@@ -233,14 +245,16 @@ def read_number(text: str, has_commas: bool = False) -> ReadNumber | None:
     for comma in (has_commas, not has_commas):
         if (found := (_COMMA if comma else _POINT).fullmatch(number)) is None:
             continue
-        marks = number.replace(".", "").replace(",", ".") if comma else number.replace(",", "")
+        marks = number.replace(".", "").replace(",", ".") if comma else re.sub("[,'’]", "", number)
         value = parse_number(marks)
         if value is None or value > 1e15:
             return None
         digits, most = found[2] or "", MOST_DECIMALS if comma else FLOATING
         fine = FLOATING if "e" in number.lower() else min(len(digits.rstrip("0")), most)
         decimals = FLOATING if fine == FLOATING else min(len(digits), MOST_DECIMALS)
-        style = ("1.234," if comma else "1,234.") if found[1] else "," if comma and digits else ""
+        style = "," if comma and digits else ""
+        if found[1]:
+            style = "1.234," if comma else f"1{found[1].strip('0123456789')[0]}234."
         affix = f"{before}{gap}#{behind}{after}" if before or after else ""
         value = float(-value if "-" in sign + inner else value)
         return ReadNumber(value, decimals, style, affix, fine)
@@ -297,14 +311,14 @@ def read_date(text: str) -> ReadDate:
         clock = datetime.timedelta(
             hours=hours, minutes=int(minute), seconds=int(second or 0), microseconds=micro
         )
-        zone = offset if offset in (None, "Z") else f"{offset[:3]}:{offset[-2:]}"
+        zone = offset if offset in (None, "Z") else f"{offset[:3]}:{offset[3:][-2:] or '00'}"
         padding = _padding([hour]) if half is not None else NEUTRAL
     for day, pattern in _DAYS.items() if _ANY_DAY.fullmatch(text) else ():
         if day + time not in _KNOWN or (match := pattern.fullmatch(text)) is None:
             continue
         own = match.groupdict()
         names = _MONTHS if "%B" in day else _SHORT
-        month = names.get(own["b"], 0) if "b" in own else int(own["m"])
+        month = names.get(own["b"].title(), 0) if "b" in own else int(own["m"])
         year = int(own.get("Y") or 2000 + int(own["y"]) - 100 * (int(own["y"]) > 68))
         try:
             when = datetime.datetime(year, month, int(own["d"])) + clock
@@ -337,7 +351,14 @@ def write_date(when: datetime.datetime, form: str) -> str:
     >>> write_date(datetime.datetime(2024, 2, 9, 18), "%-m/%-d/%Y %-I:%M %p")
     '2/9/2024 6:00 PM'
     """
-    fields = {"%-d": when.day, "%-m": when.month, "%-I": when.hour % 12 or 12}
+    month = when.strftime("%b")
+    fields = {
+        "%^b": month.upper(),
+        "%_b": month.lower(),
+        "%-d": when.day,
+        "%-m": when.month,
+        "%-I": when.hour % 12 or 12,
+    }
     for code, value in fields.items():
         form = form.replace(code, str(value))
     return when.strftime(form.replace("%3f", f"{when.microsecond // 1000:03}"))
@@ -391,7 +412,7 @@ def survey_places(text: str, is_text: bool) -> tuple[int, int, int]:
         if dates.zone:
             return What.ZONED + ZONES.index(dates.zone), written, year
         # 2.10.14 may be a version, so it is a date only where one is declared. 12.10.14 is one.
-        is_version = meaning[0].startswith("%d.%m.%y") and dates.padding == UNPADDED
+        is_version = meaning[0].startswith(("%d.%m.%y", "%Y.%m.%d")) and dates.padding == UNPADDED
         return What.CATEGORY if is_version else What.DATE, written, year
     if (number := read_number(text)) is not None:
         what = What.STYLED + STYLES.index(number.style) - 1 if number.style else What.NUMBER

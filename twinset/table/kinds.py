@@ -446,8 +446,8 @@ class Column:
         text = f"{abs(value):.{SIGNIFICANT}g}"
         if self.decimals <= MOST_DECIMALS:
             text = f"{abs(value):{',' if '1' in self.form else ''}.{self.decimals}f}"
-        if self.form in COMMAS:
-            text = text.translate({ord(","): ".", ord("."): ","})
+        if self.form:  # , or 1'234.
+            text = text.translate({ord(","): self.form[1:2], ord("."): self.form[-1]})
         return ("-" if value < 0 else "") + (self.affix.replace("#", text) or text)
 
     def new_identifiers(self, count: int, rng: np.random.Generator) -> pd.Series:

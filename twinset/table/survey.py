@@ -38,6 +38,7 @@ from twinset.table.cells import (
     NAMED,
     NUMBERED,
     POWERS,
+    STYLES,
     THOUSANDS,
     TRUTHS,
     WORDED,
@@ -216,10 +217,11 @@ def find_commas(
     is_text |= bool(what[What.DIGITS] + what[What.EITHER_TEXT] > what[What.NUMBER])
     is_text |= bool(by_affix[1:].sum() > by_affix[0].sum())
     spelt = by_affix[:, :EITHER].sum(0)
-    commas, points = styles[1] + styles[3], survey[0][What.NUMBER] + styles[0] + styles[2]
+    commas, points = styles[1] + styles[3], styles[[0, 2, 4, 5]].sum()
+    points += survey[0][What.NUMBER]
     every = points + commas + either.sum()
     if is_text:  # the other cells with decimals have a point
-        points = max(styles[2], spelt[1:].sum() - commas)
+        points = max(styles[[2, 4, 5]].sum(), spelt[1:].sum() - commas)
         unmarked = sizes[place_magnitude(2.0**10) : place_magnitude(2.0**19)]
         if either[1:].sum() > either[0] and not spelt[1:].any() and not unmarked.any():
             commas += spelt[0]
@@ -316,8 +318,10 @@ def describe_numbers(
     styles, form = clear[What.STYLED : What.ZONED], found.form or ("." if affix else "")
     if form in COMMAS:
         form = "1.234," if styles[3] > 0 else ","
-    elif styles[2] > SOME * (what[What.NUMBER] + styles.sum()):
-        form = "1,234."
+    else:
+        most = max((2, 4, 5), key=lambda place: styles[place])  # 1,234 and 1'234
+        if styles[most] > SOME * (what[What.NUMBER] + styles.sum()):
+            form = STYLES[most + 1]
     step, dtype = 10.0**-fine, "str" if form else choose_number_dtype(column, decimals)
     if ends is not None:
         # equal cells, and both ends are numbers of the range
