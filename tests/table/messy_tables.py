@@ -388,6 +388,9 @@ REFUSED = {
     ),
     "two columns of one name": Messy(cells(header=("a", "a")), "two columns have the same name"),
     "a row too wide": Messy(cells() + f"{SECRET},a,b\n", "row 42 has 3 cells & quotes"),
+    "a line above the header": Messy(
+        f"# {SECRET}\n{cells()}", "row 2 has 2 cells & or remove lines above the header"
+    ),
     "a row too short, after a blank line": Messy(cells() + f"\n{SECRET}\n", "row 43 has 1 cells"),
     "a quote that is never closed": Messy(cells() + f'"{SECRET},a\n', "row 42 & cell"),
     "a quotation that runs over rows": Messy(

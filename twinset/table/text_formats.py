@@ -247,8 +247,9 @@ def _detect_encoding(path: Path, given: str | None) -> tuple[str, int]:
     if 10 * controls > size:
         raise InputError(f"{path}: is not text but some other kind of file. Save it as CSV.")
     letters = [one for one in sample.decode("utf-8", "replace") if not one.isascii()]
-    # most letters that are not ASCII are UTF-8: others are damage, and their row is named later
-    if given is None and (is_utf8 or 2 * letters.count("\ufffd") <= len(letters)):
+    # Most letters that are not ASCII are UTF-8: others are damage, and their row is named later.
+    lost = letters.count("\ufffd")  # half of them may be a word of GBK that repeats
+    if given is None and (is_utf8 or 2 * lost < len(letters) + (lost < 6)):
         given = UTF8
     if given is None and more:
         raise InputError(
@@ -416,8 +417,7 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
         if some and (cells is None or len(some) == columns.ROWS_AT_ONCE):
             by_column = list(zip(*some, strict=True))
             for seen, own in zip(known, by_column, strict=True):
-                if len(seen) <= _FEW_VALUES:
-                    seen.update(own)
+                seen.update(own if len(seen) <= _FEW_VALUES else ())
             pairs = zip(names, by_column, strict=True)
             yield len(some), {n: pa.array([c or None for c in cs], _TEXT) for n, cs in pairs}
             some = []
@@ -448,7 +448,7 @@ def read_csv(path: Path, layout: Layout, rows: RowNumbers) -> Iterator[Piece]:
             raise InputError(
                 f"{path}: {row} has {len(cells)} cells where the header has {len(names)}. "
                 "Put cells that hold the separator, a quote or a line break in double quotes, or "
-                "name the separator with `delimiter`."
+                f"name the `delimiter`{', or remove lines above the header' * (len(names) < 2)}."
             )
         else:
             some.append(cells)
