@@ -523,6 +523,49 @@ def test_a_run_that_is_refused_before_its_ledger_counts_only_what_it_read(
     assert bool(book.total.epsilon) == bool(kinds)
 
 
+# Options, the content of plan.csv, and how the command is refused. All is known without the values
+# of labels, but for the two last: the negative control.
+UNFIT = {
+    "no such file": ("--plan-file gone.csv", "", "gone.csv: no such file"),
+    "an unknown ending": ("--plan-file plan.txt", "", "plan.txt: unknown ending"),
+    "no column": ("--plan-file plan.csv", "label\npos\n", "has no column 'rows'"),
+    "a fraction": ("--plan-file plan.csv", "label,rows\npos,3.5\n", "must be a whole number"),
+    "no number": ("--plan-file plan.csv", "label,rows\npos,x\n", "must be a whole number"),
+    "no row": ("--plan-file plan.csv", "label,rows\npos,0\n", "no row is asked for"),
+    "ragged": ("--plan-file plan.csv", "label,rows\npos,3,4\n", "row 2 has 3 cells"),
+    "another column": ("--plan-file plan.csv", "label,age,rows\npos,3,3\n", "no label column"),
+    "no label": ("--plan-file plan.csv", "label,rows\n,3\n", "row 2: has no label"),
+    "no number for all": ("--rows-per-label x", "", "must be a whole number"),
+    "no number for one": ("--rows-per-label pos=1 --rows-per-label neg=x", "", "whole number"),
+    "one label twice": ("--rows-per-label pos=1 --rows-per-label pos=2", "", "once for each label"),
+    "a prompt": ("--prompt {label}{age}:", "", "names {age}"),
+    "a detector": ("--noise-policy selective --detector x", "", "'x' is none of"),
+    "an ε that is out of reach": ("--steps 0 --label-count-share 0.99", "", "leaves no ε"),
+    "an unknown label": ("--rows-per-label other=1", "", "there is no label 'other'"),
+    "an unknown label of a plan": ("--plan-file plan.csv", "label,rows\nx,1\n", "no label 'x'"),
+}
+
+
+@pytest.mark.parametrize("has_account", [True, False])
+@pytest.mark.parametrize(("more", "plan", "said"), UNFIT.values(), ids=UNFIT)
+def test_what_is_asked_for_is_checked_before_anything_is_spent(
+    place, tiny_base, monkeypatch, more, plan, said, has_account
+):
+    selected, plain = [], releases.select_label_values
+    monkeypatch.setattr(
+        releases, "select_label_values", lambda *a, **n: selected.append(1) or plain(*a, **n)
+    )
+    for name in ("plan.csv", "plan.txt"):
+        Path(name).write_text(plan)
+    limit = ("--budget", "2000") if has_account else ()
+    words = (*PLAIN, "--columns", "none", "--epsilon", "50", *more.split(), *limit)
+    refused = call(*arguments(tiny_base, words))
+    assert refused.code == 2 and refused.err.count("\n") == 1 and said in refused.err
+    spends = "no label '" in said
+    assert bool(selected) == spends == ("spent a part of ε" in refused.err)
+    assert not has_account or bool(place.exists() and Book.load(place).runs) == spends
+
+
 def test_owners_and_python_count_too(place, tiny_base):
     from twinset import Twinset
 

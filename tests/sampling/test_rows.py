@@ -285,9 +285,13 @@ PLANNED = {
     "a gap among numbers": ([1, 2], "label,rows\n2,10\n,500\n", GAP),
     "versions": (["3.1", "3.10"], "label,rows\n3.10,20\n3.1,10\n", {"3.1": 10, "3.10": 20}),
     "one version": (["3.1", "3.10"], "label,rows\n3.1,10\n", {"3.1": 10, "3.10": 0}),
-    "a number for versions": (["3.1", "3.10"], [3.1, 3.1], "row 2: has no label, or a number"),
+    "a number for versions": (["3.1", "3.10"], [3.1, 3.1], "row 2: has a number that may be"),
     "another column": (["1", "2"], "label,city,rows\n1,York,1\n", "'city' is no label column"),
     "another number": ([1, 2], "label,rows\n1,1\n007,2\n", "no label '007'. The table has"),
+    "no lines": (["a", "b"], "label,age,rows\n", "has no lines"),
+    "only empty lines": (["a", "b"], "label,rows\n,\n,\n", "has no lines"),
+    "empty lines": (["a", "b"], "label,rows\n,\na,1\n,\nb,2\n,\n", {"a": 1, "b": 2}),
+    "a fault below empty lines": (["a", "b"], "label,rows\n,\na,1\n,\nc,2\n", "row 5: there is no"),
     "numbers of a sheet": (["1", "2"], [1, 2], {"1": 5, "2": 5}),
 }
 

@@ -47,6 +47,7 @@ def test_a_combination_becomes_its_prompt(source, table, combination, prompt):
         ("{sentiment.__class__} {product}", REVIEWS, "{sentiment.__class__}"),
         ("{sentiment!r} {product}", REVIEWS, "{sentiment!r}"),
         (None, schema(**{"a{b": ["x", "y"]}), "a{b|Rename"),
+        (None, schema(**{"": ["x", "y"]}), "column ''|without a name|Rename"),
         ("{a}{b}:", schema(a=["x", "xy"], b=["yz", "z"]), "('x', 'yz')|('xy', 'z')"),
     ],
 )

@@ -149,23 +149,18 @@ def plan_ledger(run: Run, plan: Plan, scale: WeightScale | None) -> Ledger:
 
 
 def enter_account(run: Run, events: Sequence[Event] = ()) -> None:
-    """Count a run in its table's account with all that it may spend, before it spends it.
+    """Count a run in its table's account, if any, with all that it may spend, before it does.
 
     These are the events of its plan. Until it has one, they are those of the plan that follows from
     the number of units. A resumed run says itself what it has spent and may spend.
 
     Raises:
-        InputError: the account refuses the run.
+        InputError: there is no such plan, or the account refuses the run.
     """
-    if run.account is None:
-        return
     config, records, made = run.config, run.records, getattr(run, "plan", None)
     units = len(records.units(config))
     labels = run.selection.attributes if run.selection else len(records.undeclared)
     others = 0 if records.others is None else records.others.shape[1]
-    scale = run.scale
-    if made is None and config.privacy.target_epsilon is not None:
-        scale = config.policy.policy_class.weight_scale(config.policy, run.base)
 
     def planned(target: float | None) -> Ledger:
         privacy = replace(config.privacy, target_epsilon=target)
@@ -176,13 +171,17 @@ def enter_account(run: Run, events: Sequence[Event] = ()) -> None:
         asked = settled(replace(config, privacy=privacy), units, None, *selections)
         if made is not None:
             asked = sized(asked, made.steps, made.batch_size)
-        return plan_ledger(run, make_plan(units, asked, *selections), scale)
+        plan, scale = make_plan(units, asked, *selections), run.scale
+        if made is None and target is not None:
+            scale = config.policy.policy_class.weight_scale(config.policy, run.base)
+        return plan_ledger(run, plan, scale)
 
     target = config.privacy.target_epsilon
-    ledger = planned(target) if made is None else plan_ledger(run, made, scale)
+    ledger = planned(target) if made is None else plan_ledger(run, made, run.scale)
     if events:
         ledger = replace(ledger, events=[*compose(events)])
-    run.account.enter(ledger, planned)
+    if run.account is not None:
+        run.account.enter(ledger, planned)
 
 
 def open_ledger(run: Run) -> Ledger:

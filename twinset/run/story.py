@@ -81,7 +81,7 @@ from twinset.table.columns import Picked, facts_of
 from twinset.table.read import read_frame
 from twinset.table.records import Records, records_from_frame, without_reserved
 from twinset.table.schema import Combination
-from twinset.table.templates import Template, load_template, written_template
+from twinset.table.templates import Template, fit_pattern, load_template, written_template
 from twinset.table.tokenization import TokenisedRecords, prompt_tokens, text_budget, tokenise
 from twinset.training.clipped_sum import MismatchLoss, Trainer, units_at_once
 from twinset.training.loop import StepContext, run_training
@@ -127,13 +127,21 @@ def read(run: Run) -> None:
             )
         if config.training.method == "qlora" and find_spec("bitsandbytes") is None:
             raise InputError("`method=qlora` needs pip install 'twinset[qlora]'")
+        policy = config.policy.policy_class
+        policy.check(config.policy, by_owner=source.owner is not None)
+        if policy.masks(config.policy):
+            detector_named(config.policy.detector)
+        asked = run.rows or RowsRequest()
+        asked.check_plan(source.attributes)  # if none is guessed
         check_device(config.speed.device, config.speed.processes)
         private = run.folder.internal if run.folder else run.tokens_folder
         frame, records, run.notes = read_source(source, progress, private)
+        names = [attribute.name for attribute in records.schema.attributes]
+        asked.check_plan(names)
+        fit_pattern(written_template(source.prompt), names)
         is_asked = config.privacy.target_epsilon is not None and not source.each_row_is_someone
         if is_asked and source.owner is None:
-            labels = [attribute.name for attribute in records.schema.attributes]
-            run.question = ask_whose(frame, [records.schema.text, *labels], source.name)
+            run.question = ask_whose(frame, [records.schema.text, *names], source.name)
         check_base(config.training.base_model)
         run.base = load_base(
             config.training.base_model, device=config.speed.device, say=progress.say
@@ -205,26 +213,20 @@ def plan(run: Run) -> None:
     A resumed run keeps its original plan.
     """
     with timed(run, "plan"):
-        records, progress, policy = run.records, run.progress, run.config.policy.policy_class
+        records, progress = run.records, run.progress
         known = None
         if run.folder and run.folder.is_resumed:
             known = json.loads((run.folder.internal / SETTINGS).read_text("utf-8"))
         begun = (known["plan"]["steps"], known["plan"]["batch_size"]) if known else None
         units = len(records.units(run.config))
-        began_with = begun[0] if begun else None
-        run.config = config = settled(
-            run.config, units, began_with, run.selection, run.column_selection
-        )
-        # refuses prompts that do not fit, and options that the policy cannot work with
-        span = attention_span(run.base.model)
-        text_budget(find_prompts(run), span, config.training.max_tokens)
+        began = begun[0] if begun else None
+        run.config = config = settled(run.config, units, began, run.selection, run.column_selection)
+        # refuses prompts that do not fit
+        text_budget(find_prompts(run), attention_span(run.base.model), config.training.max_tokens)
         asked = sized(config, *begun) if begun and config.training.is_timed else config
         run.plan = make_plan(units, asked, run.selection, run.column_selection)
-        policy.check(config.policy, by_owner=records.owners is not None)
-        if policy.masks(config.policy):
-            detector_named(config.policy.detector)
         if config.privacy.target_epsilon is not None:
-            run.scale = policy.weight_scale(config.policy, run.base)
+            run.scale = config.policy.policy_class.weight_scale(config.policy, run.base)
         if run.source.prompt is None:
             run.candidates, line = releases.find_candidates(run)
             if line and not begun:  # a resumed run has chosen already

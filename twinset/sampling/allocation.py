@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from twinset.bounds import check_number
 from twinset.config import ROWS
@@ -14,7 +16,7 @@ from twinset.privacy.mechanism.counts import proportional_rows
 from twinset.privacy.statement.theorems import OWNER_UNIT
 from twinset.progress import Progress
 from twinset.table.columns import facts_of
-from twinset.table.labels import spelled_labels
+from twinset.table.labels import label_codes, spelled_labels
 from twinset.table.read import read_frame
 from twinset.table.schema import Combination, Schema, plain, read_line, written_line
 
@@ -39,14 +41,24 @@ class RowsRequest:
     where: tuple[str, ...] = ()  # "COLUMN=VALUE", of all rows
 
     def __post_init__(self) -> None:
-        """Refuse more than one of the three options."""
+        """Refuse more than one of the three options, and numbers that are none."""
         if (self.rows is not None) + bool(self.per_label) + (self.plan_file is not None) > 1:
             raise InputError("give only one of `rows`, `rows_per_label` and `plan_file`")
         if self.rows is not None:
             check_number("`rows`", self.rows, ROWS, is_whole=True)
+        labels = [one.rpartition("=")[0] for one in self.per_label]
+        if len(labels) > 1 and ("" in labels or len(set(labels)) < len(labels)):
+            raise InputError("`rows_per_label`: give one number, or LABEL=N once for each label")
+        if self.per_label:
+            check_sum(map(read_option, self.per_label))
         for one in self.where:
             if not one.partition("=")[1] or one.startswith("="):
                 raise InputError(f"`where={one[:60]}`: unclear. Write COLUMN=VALUE.")
+
+    def check_plan(self, labels: Sequence[str]) -> None:
+        """Refuse a plan file that does not fit label columns, whatever their values. None: any."""
+        if self.plan_file is not None and labels:
+            read_plan(self.plan_file, labels)
 
     @property
     def conditions(self) -> dict[str, str | None | list[str | None]]:
@@ -84,17 +96,16 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
         InputError: the table has no such label, a number is invalid, a column is missing, or no
             row is requested.
     """
-    asked: list[tuple[Combination, object, str]] = []  # labels, number, place of the entry
+    asked: list[tuple[Combination, int]] = []
     known, each = schema.spelled, request.per_label
     listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
     if request.plan_file is not None:
-        lines = read_plan(schema, request.plan_file)
-        asked = [(line.combination, line.rows, line.place) for line in lines]
+        asked = [line[:2] for line in plan_lines(schema, request.plan_file)]
     elif len(each) == 1 and "=" not in each[0]:
-        asked = [(combination, each[0], each[0]) for combination in schema.combinations]
+        asked = [(combination, read_option(each[0])) for combination in schema.combinations]
     elif each:
         for one in each:
-            label, _, number = one.rpartition("=")
+            label = one.rpartition("=")[0]
             meant = [c for c in schema.combinations if ",".join(map(plain, c)) == label]
             with suppress(ValueError):  # it is no line of CSV
                 if found := known.get(tuple(read_line(label))):
@@ -109,62 +120,72 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
                 raise InputError(f"{refused}there is no label {label!r}. The table has {listed}.")
             if any(meant[0] == other for other, *_ in asked):
                 raise InputError(f"{refused}this label was given before. Give it once.")
-            asked.append((meant[0], number, one))
+            asked.append((meant[0], read_option(one)))
     else:
         return None
-
-    return add_up(schema, [(c, read_number_of_rows(value, place)) for c, value, place in asked])
-
-
-@dataclass(frozen=True)
-class PlanLine:
-    """A line of a plan file."""
-
-    combination: Combination
-    rows: object  # their number, as it is written
-    place: str  # of the line, for messages
-    where: Mapping[str, object] = field(
-        default_factory=dict
-    )  # other columns, as `given` takes them
+    return add_up(schema, asked)
 
 
-def read_plan(schema: Schema, path: str, columns: Sequence[str] = ()) -> list[PlanLine]:
-    """Return the lines of a plan file, with label columns, `rows`, and any of other `columns`.
+def read_plan(path: str, labels: Sequence[str], columns: Sequence[str] = ()) -> pd.DataFrame:
+    """Return a plan file's lines, with label columns, `rows`, and any of other `columns`.
 
-    An empty cell of another column asks for nothing.
+    Empty lines are left out. This is checked before ε is spent on the values of labels.
 
     Raises:
-        InputError: a column is missing or unknown, or the table has no such label.
+        InputError: a column is missing or unknown, or a line has no label or number of rows.
     """
-    frame, known = read_frame(path), schema.spelled
-    needed = [*(attribute.name for attribute in schema.attributes), ROWS_COLUMN]
-    for name in needed:
+    frame = read_frame(path)
+    frame = frame[frame.notna().any(axis=1)]
+    if frame.empty:
+        raise InputError(f"{path}: has no lines. Write one for each label, with its rows.")
+    for name in (*labels, ROWS_COLUMN):
         if name not in frame.columns:
             raise InputError(f"{path}: has no column {name!r}. Add it.")
-    others = [name for name in frame.columns if name not in needed]
-    if unknown := [name for name in others if name not in columns]:
+    if unknown := [n for n in frame.columns if n not in (*labels, ROWS_COLUMN, *columns)]:
         raise InputError(
             f"{path}: column {unknown[0]!r} is no label column. Remove it. Once there is a model, "
             "`twinset sample RUN` takes other columns in a plan file, too."
             if not columns
             else f"{path}: there is no column {unknown[0]!r}. The model has {', '.join(columns)}."
         )
+    row_name = facts_of(frame).rows.name
+    for name in labels:
+        codes = label_codes(frame[name], f"{path}: column {name!r}", True, may_mix=True)
+        for index, code in zip(frame.index, codes.numbers, strict=True):
+            if code < 0:
+                raise InputError(f"{path}, {row_name(index)}: has no label. Fill it in.")
+    rows = [read_number(cell, f"{row_name(i)} of {path}") for i, cell in frame[ROWS_COLUMN].items()]
+    check_sum(rows)
+    return frame.assign(**{ROWS_COLUMN: rows})
+
+
+def plan_lines(
+    schema: Schema, path: str, columns: Sequence[str] = ()
+) -> list[tuple[Combination, int, dict[str, object], str]]:
+    """Return for each line of a plan file its label, number of rows, other conditions and place.
+
+    An empty cell of another column asks for nothing.
+
+    Raises:
+        InputError: as `read_plan`, or the table has no such label.
+    """
+    names = [attribute.name for attribute in schema.attributes]
+    frame, known, lines = read_plan(path, names, columns), schema.spelled, []
     labels = [spelled_labels(frame[a.name], a, path) for a in schema.attributes]
-    wanted = [frame[name].astype(object).where(frame[name].notna(), None) for name in others]
-    places, lines = facts_of(frame).rows, list[PlanLine]()
-    for index, number in enumerate(frame[ROWS_COLUMN].tolist()):
-        key, row = tuple(column[index] or "" for column in labels), places.name(index)
-        if "" in key:  # a number can't say which of several texts it is
-            fault = "has no label, or a number that may be several. Write it as text"
-            raise InputError(f"{path}, {row}: {fault}.")
+    filled = frame[[name for name in frame.columns if name in columns]].notna()
+    for index, row, *own in zip(frame.index, frame[ROWS_COLUMN], *labels, strict=True):
+        key, line = tuple(label or "" for label in own), facts_of(frame).rows.name(index)
+        if "" in key:
+            fault = "has a number that may be several labels. Write it as text"
+            raise InputError(f"{path}, {line}: {fault}.")
         if key not in known:
             listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
             raise InputError(
-                f"{path}, {row}: there is no label {','.join(key)!r}. The table has {listed}."
+                f"{path}, {line}: there is no label {','.join(key)!r}. The table has {listed}."
             )
-        cells = zip(others, (column.iloc[index] for column in wanted), strict=True)
-        where = {name: cell for name, cell in cells if cell is not None}
-        lines.append(PlanLine(known[key], number, f"{row} of {path}", where))
+        cells = {name: frame.at[index, name] for name in filled if filled.at[index, name]}
+        where = {name: cell for name, cell in cells.items() if str(cell).strip()}
+        lines.append((known[key], row, where, f"{line} of {path}"))
     return lines
 
 
@@ -179,21 +200,27 @@ def plan_columns(model: TwinModel, path: str) -> list[tuple[Combination, int, Co
     found, schema, columns = [], model.schema, model.columns
     if columns is None:
         return []
-    for line in read_plan(schema, path, [column.name for column in columns.columns]):
-        rows = read_number_of_rows(line.rows, line.place)
+    names = [column.name for column in columns.columns]
+    for combination, rows, where, place in plan_lines(schema, path, names):
         try:
-            own, likely = columns.given(line.where)
+            own, likely = columns.given(where)
         except InputError as error:
-            raise InputError(f"{line.place}: {str(error).removeprefix('`where`: ')}") from None
-        if rows and not likely[list(schema.combinations).index(line.combination)] > 0:
+            said = str(error).removeprefix("`where`: ").replace(", or repeat `where`", "")
+            raise InputError(f"{place}: {said}") from None
+        if rows and not likely[list(schema.combinations).index(combination)] > 0:
             raise InputError(
-                f"{line.place}: no row of its label has such other cells, by the noisy counts"
+                f"{place}: no row of its label has such other cells, by the noisy counts"
             )
-        found.append((line.combination, rows, own))
+        found.append((combination, rows, own))
     return found
 
 
-def read_number_of_rows(value: object, place: str) -> int:
+def read_option(one: str) -> int:
+    """Return the number of rows in "500" or "positive=500"."""
+    return read_number(one.rpartition("=")[2], f"`rows_per_label={one[:60]}`")
+
+
+def read_number(value: object, place: str) -> int:
     """Return a whole number, 0 or more, from a cell or an option."""
     text = str(value).strip().removesuffix(".0")  # as spreadsheets and pandas write some
     if not text.isdecimal() or len(text) > LONGEST_NUMBER:
@@ -202,14 +229,19 @@ def read_number_of_rows(value: object, place: str) -> int:
 
 
 def add_up(schema: Schema, asked: Iterable[tuple[Combination, int]]) -> dict[Combination, int]:
-    """Return the rows of each label. A twin without rows, or with too many, is refused."""
+    """Return the rows of each label."""
     counts = dict.fromkeys(schema.combinations, 0)
     for combination, rows in asked:
         counts[combination] += rows
-    if not (total := sum(counts.values())):
+    check_sum(counts.values())
+    return counts
+
+
+def check_sum(rows: Iterable[int]) -> None:
+    """Refuse a twin without rows, or with too many."""
+    if not (total := sum(rows)):
         raise InputError("no row is asked for. Give some label at least one row.")
     check_number("the number of all rows", total, ROWS, is_whole=True)
-    return counts
 
 
 def proportional(label_counts: Mapping[Combination, float], rows: int) -> dict[Combination, int]:

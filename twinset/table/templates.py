@@ -137,28 +137,7 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
     """
     written = source if isinstance(source, PromptFile) else written_template(source)
     columns = [attribute.name for attribute in schema.attributes]
-    # the generic one becomes "Write a text with sentiment: {sentiment} and product: {product}:"
-    listed = " with " + " and ".join(f"{name}: {{{name}}}" for name in columns) if columns else ""
-    name, pattern = written.name, written.pattern.rstrip()
-    if name == GENERIC:
-        pattern = pattern.replace(_ALL, listed)
-    if braced := [column for column in columns if set(column) & set("{}")]:
-        raise InputError(f"column {braced[0]!r}: a prompt cannot name a brace. Rename the column.")
-    if set(PLACEHOLDER.sub("", pattern)) & set("{}"):
-        raise InputError(f"{name}: a brace is open, empty or nested. Write {{column}} for a value.")
-    named, has = placeholders(pattern), f"(the table has: {', '.join(columns) or 'none'})"
-    for unknown in (each for each in (*named, *written.wording) if each not in columns):
-        raise InputError(
-            f"{name}: names {{{unknown}}}, which is not an attribute {has}. Add it to "
-            "`attributes`, or write a `prompt` of your own."
-        )
-    for missing in (column for column in columns if column not in named):
-        usual = written_template(GENERIC).pattern.replace(_ALL, listed)
-        raise InputError(
-            f"{name}: the prompt lacks the attribute {{{missing}}}. Write your own, such as "
-            f'`prompt="{usual}"`.'
-        )
-
+    name, pattern = written.name, fit_pattern(written, columns)
     words: dict[str, dict[str, str]] = {}
     for attribute in schema.attributes:
         meant = written.wording.get(attribute.name, {})
@@ -185,6 +164,33 @@ def load_template(source: PromptFile | str | Path | None, schema: Schema) -> Tem
                 "different wording."
             )
     return template
+
+
+def fit_pattern(written: PromptFile, columns: Sequence[str]) -> str:
+    """Return a template's prompt for these label columns, or refuse it. No values are known yet."""
+    # the generic one becomes "Write a text with sentiment: {sentiment} and product: {product}:"
+    listed = " with " + " and ".join(f"{name}: {{{name}}}" for name in columns) if columns else ""
+    name, pattern = written.name, written.pattern.rstrip()
+    if name == GENERIC:
+        pattern = pattern.replace(_ALL, listed)
+    if unclear := [column for column in columns if not column or set(column) & set("{}")]:
+        fault = "a brace" if unclear[0] else "a column without a name"
+        raise InputError(f"column {unclear[0]!r}: a prompt cannot name {fault}. Rename the column.")
+    if set(PLACEHOLDER.sub("", pattern)) & set("{}"):
+        raise InputError(f"{name}: a brace is open, empty or nested. Write {{column}} for a value.")
+    named, has = placeholders(pattern), f"(the table has: {', '.join(columns) or 'none'})"
+    for unknown in (each for each in (*named, *written.wording) if each not in columns):
+        raise InputError(
+            f"{name}: names {{{unknown}}}, which is not an attribute {has}. Add it to "
+            "`attributes`, or write a `prompt` of your own."
+        )
+    for missing in (column for column in columns if column not in named):
+        usual = written_template(GENERIC).pattern.replace(_ALL, listed)
+        raise InputError(
+            f"{name}: the prompt lacks the attribute {{{missing}}}. Write your own, such as "
+            f'`prompt="{usual}"`.'
+        )
+    return pattern
 
 
 def fitting_words(words: Words | Sequence[Words], values: set[str]) -> Words:
