@@ -169,7 +169,8 @@ def test_rows_meet_the_conditions_that_are_asked_for(table, tiny_base):
         assert len(model.sample(30, where=where)) == 30
     with pytest.raises(InputError, match="as a dictionary"):
         model.sample(30, where="age>3")
-    for wrong in ("city=Leeds", "town=York", "id=7", "label=none", "age=900", "review=Fine.", "x"):
+    wrong_ones = "town=York", "id=7", "label=none", "age=900", "review=Fine.", "x", "label=pos,none"
+    for wrong in ("city=Leeds", "city=York,Leeds", *wrong_ones):
         found = call(*given, "--where", wrong)
         assert found.code == 2 and found.err.count("\n") == 1, wrong
 
@@ -178,6 +179,9 @@ def test_a_plan_file_sets_other_columns_line_by_line(table, tiny_base):
     generate(tiny_base, "t.csv")
     given = ("sample", "r", "--quiet", "--overwrite", "--output", "more.csv")
     given = (*given, "--plan-file", "p.csv")
+    Path("p.csv").write_text('label,gap,city,rows\npos,",", ,5\n,,,\n,,,\n')  # a gap, and nothing
+    assert call(*given).code == 0
+    assert read_frame("more.csv")["gap"].isna().sum() == 5
     lines = "label,city,age,rows", "pos,York,,6", "pos,,18:30,4", "neg,Hull,,3", "neg,,,2"
     Path("p.csv").write_text("\n".join(lines))
     assert call(*given).code == 0
@@ -193,6 +197,8 @@ def test_a_plan_file_sets_other_columns_line_by_line(table, tiny_base):
         "pos,Leeds,,6": "row 2 of p.csv: no row can have this 'city'",
         "pos,York,,x": "row 2 of p.csv: the number of rows must be a whole number",
         "none,York,,3": "row 2: there is no label 'none'",
+        'pos,"York,Hul",,6': "row 2 of p.csv: no row can have this 'city': 'Hul'",
+        "": "p.csv: has no lines",
     }.items():
         Path("p.csv").write_text(f"label,city,age,rows\n{line}\n")
         found = call(*given)

@@ -40,6 +40,10 @@ CONDITIONS = [
     ("euros", "7,5", "7,50", "7,50"),
     ("kilos", "4,445", "4,445", "4,445"),
     ("kilos", 4.445, "4,445", "4,445"),
+    ("kilos", '"4,445","5,555"', "4,445", "5,555"),
+    ("kilos", ["4,445", "5,555"], "4,445", "5,555"),
+    ("kilos", "1,5:2,5", "1,500", "2,500"),
+    ("dollars", "$910.10,$1,001.00", "$1,001.00", "$910.10"),
     ("at", "2023-03-05 10:30:00", "2023-03-05 10:30:00", "2023-03-05 10:30:00"),
     ("at", "2023-03-05 10:30", "2023-03-05 10:30:00", "2023-03-05 10:30:59"),
     ("at", "2023-03-01:2023-03-05", "2023-03-01 00:00:00", "2023-03-05 23:59:59"),
@@ -62,6 +66,14 @@ BETWEEN = [
     ("zoned", "2023-03-05 10:30:00", "in steps of an hour"),
     ("salary", (1, 2, 3), ""),
     ("salary", "1,2,x", ""),
+    ("salary", [], ""),
+    # one value of a list, which is named
+    ("salary", [40_001, 10**9], "'1000000000'. It is a number"),
+    ("salary", "40001,x", "'x'"),
+    ("day", ["2023-03-05", "2099-01-01"], "'2099-01-01'"),
+    ("city", "York,Leds", "'Leds'. It is a category"),
+    ("city", ["York", "Leds"], "'Leds'"),
+    ("city", '"Leds, York",Hull', "'Leds, York'"),
 ]
 
 
@@ -83,6 +95,22 @@ def test_rows_meet_their_conditions(asked, name, condition, low, high):
 @pytest.mark.parametrize(("name", "condition", "said"), BETWEEN)
 def test_what_lies_between_two_steps_is_refused(asked, name, condition, said):
     with pytest.raises(InputError, match=f"no row can have this '{name}'.*{said}"):
+        asked.given({name: condition})
+
+
+@pytest.mark.parametrize(
+    ("name", "condition"),
+    [
+        ("kilos", "4,5,6,5"),
+        ("kilos", '"4,5",6,5'),
+        ("kilos", ["4,5,6,5"]),
+        ("kilos", "1,5:2,5,7,5:8,5"),
+        ("euros", "7,50,8"),
+        ("dollars", "$950,$1,200"),
+    ],
+)
+def test_a_list_that_can_be_read_in_several_ways_is_refused(asked, name, condition):
+    with pytest.raises(InputError, match="several ways. Put each value in double quotes, or repe"):
         asked.given({name: condition})
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from twinset.errors import InputError
 from twinset.files.atomic import write_json
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.counts import on_simplex
+from twinset.table.columns import asked_values
 from twinset.table.kinds import GAPS, IDENTIFIER, MOST_VALUES, OTHER, TEXT, Column, series_of
+from twinset.table.schema import plain, written_line
 
 FILE, TABLES = "columns.json", "columns.safetensors"
 PARTS = ("bins", "shares", "tables")  # names of arrays in that file, before a number
@@ -157,11 +160,15 @@ class ColumnModel:
                 asked = [c.name for i, c in enumerate(self.columns) if i in self.order]
                 known = [n for n in asked if self.columns[places[n]].kind != TEXT]
                 raise InputError(f"`where`: cannot ask for {name!r}. Choose from {known}.")
-            columns[number], origin, share = self.columns[number].select(value)
+            column = self.columns[number]
+            is_range = isinstance(value, tuple) and bool(column.edges)
+            fits = cache(partial(self._can_be, number))
+            for one in [value] if is_range else asked_values(value, fits) or [()]:
+                if not (fits(one) if isinstance(one, str) else self._can_be(number, one)):
+                    about = f"{plain(one)[:60]!r}. It is a {column.about_steps}."
+                    raise InputError(f"`where`: no row can have this {name!r}: {about}")
+            columns[number], origin, share = column.select(value)
             bins = all_bins[number] = self.bins[number][origin]
-            if not share[bins >= 0].any():
-                about = self.columns[number].about_steps
-                raise InputError(f"`where`: no row can have this {name!r}. It is a {about}.")
             before = np.bincount(self.bins[number] + 1, self.shares[number])  # first those left out
             wanted = self.shares[number][origin] * share
             kept = np.bincount(bins + 1, wanted, len(before)) / np.maximum(before, 1e-300)
@@ -184,6 +191,12 @@ class ColumnModel:
                 likely *= message[:, 0]
         parts = map(tuple, (all_bins, shares, tables))
         return ColumnModel(tuple(columns), self.order, self.parents, *parts), likely
+
+    def _can_be(self, number: int, value: Any) -> bool:
+        """Return whether a row can have a value or range in a column. No comma cuts a text."""
+        wanted = written_line([value]) if isinstance(value, str) else value
+        _, origin, share = self.columns[number].select(wanted)
+        return bool(share[self.bins[number][origin] >= 0].any())
 
     def rebuild(self, twin: pd.DataFrame) -> pd.DataFrame:
         """Return the cells of some drawn rows, with the categories and types that `draw` gives."""

@@ -189,6 +189,9 @@ class TwinModel:
                 known = set(map(plain, attribute.values))
                 values = asked_values(where[attribute.name], known.__contains__)
                 asked = {plain(plain_cell(value)) for value in values}
+                if odd := sorted(asked - known):
+                    about = f"{attribute.name!r}: {odd[0][:60]!r}"
+                    raise InputError(f"`where`: no row can have this {about}. Choose other labels.")
                 weights = {c: n if plain(c[place]) in asked else 0.0 for c, n in weights.items()}
         others = {name: value for name, value in where.items() if name not in names}
         if others:

@@ -16,6 +16,7 @@ import math
 import mmap
 import re
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ _LARGEST = 2**53  # below it whole numbers are the same as floats
 _TRUTH = {"True": True, "False": False}
 _NARROW = {"halffloat[pyarrow]": "float16", "float[pyarrow]": "float32"}
 _NARROW |= {kind: kind for kind in ("float16", "float32")}
+MOST_PIECES = 5  # between commas, of one value without quotes
 _DIGITS = 400  # that no float has
 _NO_LABELS = "holds values other than text, numbers and booleans. Write them as text."
 _HALF = re.compile("[\ud800-\udfff]")
@@ -231,19 +233,44 @@ def listed(given: Any) -> list[Any] | None:
 
 
 def asked_values(wanted: Any, fits: Callable[[Any], bool]) -> list[Any]:
-    """Return the values of a condition. A text that does not fit whole is a line of CSV.
+    """Return the values of a condition. A text that does not fit whole has commas between values.
 
-    >>> asked_values(["a", "b,c,"], {"a"}.__contains__)
+    If a comma may also belong to a value, as in 4,5,6,5, the values are put in double quotes.
+
+    Raises:
+        InputError: a text can be read in several ways.
+
+    >>> asked_values(["a", "b,c,"], {"a", "b", "c"}.__contains__)
     ['a', 'b', 'c', None]
+    >>> asked_values('Paris, Texas,"York"', {"Paris, Texas", "York"}.__contains__)
+    ['Paris, Texas', 'York']
     """
     many = listed(wanted)
     if many is not None:
         texts = [asked_values(one, fits) if isinstance(one, str) else [one] for one in many]
         return list(chain.from_iterable(texts))
-    if isinstance(wanted, str) and not fits(wanted):
+    if not isinstance(wanted, str) or fits(wanted):
+        return [wanted]
+    pieces, found = wanted.split(","), deque([[list[Any]()]], MOST_PIECES)
+    for start in reversed(range(len(pieces))):
+        ways = []  # how the pieces from here on can be read
+        for length, rests in enumerate(reversed(found), start=1):
+            part = ",".join(pieces[start : start + length]).strip()
+            with suppress(ValueError):  # it is not one value in quotes
+                if part.startswith('"') and not fits(part):
+                    (part,) = read_line(part)
+                if not part or fits(part):
+                    ways += [[part or None, *rest] for rest in rests]
+        found.append(ways[:2])
+    if len(found[-1]) > 1:
+        raise InputError(
+            f"`where`: {wanted[:60]!r} can be read in several ways. Put each value in double "
+            "quotes, or repeat `where`."
+        )
+    if not found[-1]:  # one of them fits nothing
         with suppress(ValueError):
             return [part or None for part in read_line(wanted)]
-    return [wanted]
+    return [*found[-1], [wanted]][0]
 
 
 def by_name(given: Any, option: str) -> dict[str, Any]:
