@@ -4,11 +4,15 @@
 
 It prints a Markdown table: how far drawn rows are from the table, by single columns and by pairs,
 for several ε and seeds, with the time. Two halves of the real table are the ceiling.
+
+Other tools are measured by the same code. `--parts parts.csv` writes the table that they are given,
+cut into the parts that are compared. `--twins twin.csv …` measures tables in such parts.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
@@ -26,6 +30,7 @@ from twinset.table.kinds import ColumnRules
 from twinset.table.read import read_frame
 
 from ..fidelity.columns import column_distances
+from ..utility.columns import Cut
 from .runner import publish
 
 
@@ -39,12 +44,17 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[8.0, 1.0])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--parts", type=Path)
+    parser.add_argument("--twins", type=Path, nargs="+", default=[])
     given = parser.parse_args()
     frame = read_frame(given.table)
     frame = frame[frame[given.text].notna() & frame[given.attribute].notna()]
     frame = frame.sample(frac=1, random_state=0).iloc[: given.records].reset_index(drop=True)
     numbers, values = pd.factorize(frame[given.attribute], sort=True)
     others = frame.drop(columns=[given.text, given.attribute])
+    if given.parts or given.twins:
+        measure_twins(frame.drop(columns=given.text), given.attribute, given.parts, given.twins)
+        return
     half, found_names = len(frame) // 2, set[str]()
     lines = [
         f"{len(frame):,} records, {len(values)} labels.",
@@ -85,6 +95,17 @@ def main() -> None:
     ceiling = column_distances(kept.iloc[:half], kept.iloc[half:])
     lines.append(f"| two real halves | | | {show_distances(*ceiling)} | |")
     publish("Other columns", lines, given.output)
+
+
+def measure_twins(real: pd.DataFrame, label: str, parts: Path | None, twins: list[Path]) -> None:
+    """Write a table in parts, and print how far tables in such parts are from it, labels apart."""
+    cut = pd.DataFrame({name: Cut.of(real[name]).parts(real[name]) for name in real})
+    if parts is not None:
+        cut.to_csv(parts, index=False)
+    for path in twins:
+        twin = pd.read_csv(path, dtype=str, keep_default_na=False).drop(columns=label)
+        found = show_distances(*column_distances(cut.drop(columns=label), twin))
+        sys.stdout.write(f"| {path.stem} | {found} |\n")
 
 
 def show_distances(one: dict[str, float], two: dict[tuple[str, str], float]) -> str:

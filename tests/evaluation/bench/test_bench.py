@@ -1,7 +1,9 @@
 """Benchmarks: ratios are taken round by round, failures are rows, checkouts are kept apart."""
 
+import pandas as pd
 import pytest
 
+from evaluation.bench import columns
 from evaluation.bench.runner import Contestant, format_table, measure_contestant
 
 
@@ -31,3 +33,22 @@ def test_the_given_checkout_is_imported(tmp_path):
     work = {"base_model": "gpt2-mini", "rows": 1, "tokens": 1}
     other = Contestant("other", "rows_of_twinset", work, tmp_path)
     assert "the other checkout" in measure_contestant(other, threads=1)["failed"]
+
+
+def test_columns_of_other_tools_are_measured_in_the_parts_that_they_are_given(
+    tmp_path, capsys, monkeypatch
+):
+    age = [20, 20, 40, None] * 10
+    table = pd.DataFrame({"text": "a text", "stars": [1, 2] * 20, "age": age, "city": "York"})
+    table.to_csv(tmp_path / "table.csv", index=False)
+    words = ["columns", str(tmp_path / "table.csv"), "--text", "text", "--attribute", "stars"]
+    monkeypatch.setattr("sys.argv", [*words, "--parts", str(tmp_path / "parts.csv")])
+    columns.main()
+
+    parts = pd.read_csv(tmp_path / "parts.csv", dtype=str)
+    assert parts.age.value_counts().to_dict() == {"20": 20, "40": 10, "(gap)": 10}
+
+    parts.assign(age="20", stars="1").to_csv(tmp_path / "twin.csv", index=False)
+    monkeypatch.setattr("sys.argv", [*words, "--twins", str(tmp_path / "twin.csv")])
+    columns.main()
+    assert capsys.readouterr().out == "| twin | 0.2500 | age 0.500 | 0.5000 | age × city 0.500 |\n"
