@@ -62,10 +62,10 @@ LINES = {
     # 20 to fit itself into its time, and a comparison ten for accounts. The dossier took 290.
     "evaluation": (8_881, 7_500),
     "evaluation/papers": (1_152, 1_800),
-    "evaluation/bench": (869, 1_500),
+    "evaluation/bench": (890, 1_500),
     # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
     # replay took 800: ways, neighbours, faults, lines and refusals, and how far each sum moves
-    "tests": (22_578, 16_000),
+    "tests": (22_599, 16_000),
 }
 # goal 250. Columns took 14, replay two, signatures two, accounts two, descriptions for others four
 MOST_FILES = 271
