@@ -412,7 +412,7 @@ def test_runs_enter_before_they_spend_and_the_limit_holds(place, tiny_base, monk
     # the fault: a run that enters after its first release
     states.clear()
     monkeypatch.setattr(releases, "enter_account", lambda run, events=(): None)
-    make(tiny_base, "--run", "c", "--epsilon", "1")
+    make(tiny_base, "--run", "c", "--epsilon", "20")
     assert states and all(map(all, states))  # no entry of a run that has not ended
 
 
@@ -541,6 +541,7 @@ UNFIT = {
     "a prompt": ("--prompt {label}{age}:", "", "names {age}"),
     "a detector": ("--noise-policy selective --detector x", "", "'x' is none of"),
     "an ε that is out of reach": ("--steps 0 --label-count-share 0.99", "", "leaves no ε"),
+    "a threshold out of reach": ("--epsilon 0.5", "", "are too few for two values"),
     "an unknown label": ("--rows-per-label other=1", "", "there is no label 'other'"),
     "an unknown label of a plan": ("--plan-file plan.csv", "label,rows\nx,1\n", "no label 'x'"),
 }

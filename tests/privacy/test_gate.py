@@ -42,6 +42,8 @@ def test_parts_spend_no_more_than_the_whole_which_is_recorded_first():
         assert [gate.release(part(0.25)) for _ in range(4)] == [0.25] * 4
         with pytest.raises(RuntimeError, match="spend more than"):
             gate.release(part(0.01))
+        with pytest.raises(RuntimeError, match="at the moment"), gate.parts_of(WHOLE):
+            pass
         gate.release(Noisy(0, LabelSelection(1.0, 9, 1, 1)), "values")  # has its own event
     assert [type(event) for event in recorded] == [GaussianRelease, LabelSelection]
     *_, (event, name, sums) = kept
@@ -54,14 +56,16 @@ def test_parts_spend_no_more_than_the_whole_which_is_recorded_first():
 def opens(source):
     """Return where a source reads a closed value."""
     nodes = ast.walk(ast.parse(source))
-    hidden = ("_value", "_measured")
+    hidden = ("_value", "_measured", "then")
     return [n.lineno for n in nodes if isinstance(n, ast.Attribute) and n.attr in hidden]
 
 
 def test_nothing_but_mechanisms_and_their_gate_opens_a_value():
-    assert opens("x = noisy._value") == [1]  # such a place would be found
+    for source in ("x = noisy._value", "noisy.then(print)"):
+        assert opens(source) == [1]  # such a place would be found
     found = {name for name in CODE if opens(MODULES[name].read_text("utf-8"))}
-    assert found == {"twinset.privacy.mechanism.gate", "twinset.privacy.mechanism.vector_sum"}
+    inside = ("columns", "counts", "gate", "vector_sum")
+    assert found == {f"twinset.privacy.mechanism.{name}" for name in inside}
 
 
 # What adds noise to sums of records. None of it hands a sum out.
@@ -118,7 +122,7 @@ READERS = {
         **dict.fromkeys(("count_tokens", "fit_teacher"), GATE),
         "counted_units": MAKES,
         **dict.fromkeys(("enter_account", "plan_ledger", "open_ledger"), FACTS),
-        **dict.fromkeys(("find_candidates", "longest_text"), FACTS),
+        **dict.fromkeys(("find_selection", "find_candidates", "longest_text"), FACTS),
     },
     "twinset.run.generate": {"learn": "rows held out, kept in `internal/`"},
 }

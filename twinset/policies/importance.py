@@ -68,7 +68,6 @@ class Importance(NoisePolicy):
     name = "importance"
     theorem = IMPORTANCE
     options = ImportanceOptions
-    shapes_noise = True
     kept = ("_sensitivity", "_deviation", "_releases", "mean_noise", "claimed")
 
     def __init__(self, params: MechanismParams) -> None:
@@ -149,6 +148,7 @@ class PublishedImportance(Importance):
 
     form = "published"
     theorem = IMPORTANCE_PUBLISHED
+    shapes_noise = True
     claims_more = True
     budget = "ε = {target:g} is nominal, guaranteed is ε = {spent}"
 

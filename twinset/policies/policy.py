@@ -153,7 +153,7 @@ class NoisePolicy:
     # (ε by the theorem, rounded up) and `unit` (what is protected as one).
     budget: ClassVar[str] = "ε = {target:g} for every {unit}"
     warned: ClassVar[tuple[str, ...]] = ()
-    shapes_noise: ClassVar[bool] = False  # noise differs from number to number
+    shapes_noise: ClassVar[bool] = False  # noise differs from number to number, without `scales`
     claims_more: ClassVar[bool] = False  # its paper claims a smaller ε than any theorem covers
     attacked_weights: ClassVar[tuple[float, ...]] = (1.0,)  # of the records that an audit adds
     kept: ClassVar[tuple[str, ...]] = ()  # names of the attributes that change from step to step

@@ -19,6 +19,7 @@ import numpy as np
 
 from twinset.config import RunConfig
 from twinset.config.plan import MOST_READ, Plan, make_plan, plan_selection, settled, sized
+from twinset.errors import InputError
 from twinset.files.atomic import append_json
 from twinset.models.base_model import context_length
 from twinset.models.hidden_states import (
@@ -36,6 +37,7 @@ from twinset.privacy.accounting.events import (
     TEACHER,
     Event,
     GaussianRelease,
+    LabelSelection,
     MaskedAccess,
     NonPrivateAccess,
 )
@@ -80,15 +82,31 @@ WHO_DECLARED = {
 Found = dict[str, dict[LabelValue, int]]  # by column, values and how many records have them
 
 
+def find_selection(run: Run) -> LabelSelection | None:
+    """Return how values of undeclared labels will be selected. None: by no noisy counts.
+
+    Raises:
+        InputError: there are too few records for two values. N and the options alone tell this.
+    """
+    records, names = len(run.records.units(run.config)), len(run.records.undeclared)
+    selection = plan_selection(records, run.config.privacy, names, run.most)
+    if selection and 2 * selection.threshold > records * run.most:
+        raise InputError(
+            f"noisy counts make a label value public if {selection.threshold} records or more have "
+            f"it. {records * run.most} records are too few for two values. Declare `labels`, or "
+            "take a larger `epsilon`."
+        )
+    return selection
+
+
 def find_label_values(run: Run, spends: bool) -> tuple[Found, str]:
     """Return which values of undeclared columns may become public, and who says so.
 
     Without privacy they are the table's values. A resumed run takes the values selected earlier. If
     nothing is spent, exact counts show which are likely to be selected, but only to the owner.
     """
-    config, records, known = run.config, run.records, dict[str, Any]()
-    names, units = list(records.undeclared), records.units(config)
-    run.selection = plan_selection(len(units), config.privacy, len(names), run.most)
+    records, known = run.records, dict[str, Any]()
+    names, units = list(records.undeclared), records.units(run.config)
     if run.selection is None:  # all is declared, or there is no privacy
         for label_column in records.undeclared.values():  # of the whole table, held-out rows too
             check_number_of_values(label_column)

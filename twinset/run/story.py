@@ -176,6 +176,7 @@ def select(run: Run, spends: bool = True) -> None:
         seed = config.privacy.insecure_noise_seed
         run.randomness = Randomness.from_os() if seed is None else Randomness.for_tests(seed)
         run.gate = releases.open_gate(run)
+        run.selection = releases.find_selection(run)
         if not (run.folder and run.folder.is_resumed):  # a resumed run has entered before
             releases.enter_account(run)
         found, whose = releases.find_label_values(run, spends)

@@ -191,7 +191,8 @@ class PrivateOptimizer:
         """
         with uninterrupted():
             exact = [_first_numbers(total).clone() for total in sums]
-            shapes = self._policy.noise_shapes(sums) if self._policy.shapes_noise else []
+            is_shaped = self._policy.shapes_noise or self._policy.scales()
+            shapes = self._policy.noise_shapes(sums) if is_shaped else []
             sums, event = self._policy.release(sums, units)
             noisy = self._gate.release(Noisy(sums, event))
             self.measure_noise(exact, noisy, shapes, event)

@@ -67,7 +67,7 @@ class Noisy(Generic[T]):
         self._value, self.event, self._measured = value, event, tuple(measured)
 
     def then(self, function: Callable[[T], U]) -> Noisy[U]:
-        """Return what a function that reads no record makes of the value. It spends no more."""
+        """Return what a mechanism makes of the value without a record. It spends no more."""
         return Noisy(function(self._value), self.event, self._measured)
 
 
@@ -136,6 +136,8 @@ class Gate:
         Su 2019, corollary 3.3). The whole is recorded before its first part passes, and parts
         never spend more than it.
         """
+        if self._whole:
+            raise RuntimeError(f"parts of {self._whole.what} pass at the moment")
         self.record(event)
         self._whole, self._left, self._of_parts = event, event.noise_multiplier**-2, []
         try:
