@@ -1,4 +1,6 @@
-"""Rows under conditions on other columns: they meet them to the cent and the second."""
+"""Drawn rows: how near they are to the model, and that they meet conditions to the second."""
+
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -6,7 +8,9 @@ import pytest
 
 from tests.helpers.columns import DAYS, HOURS, LABELS, N, release, rng
 from twinset.errors import InputError
-from twinset.table.kinds import ColumnRules
+from twinset.sampling import column_model
+from twinset.sampling.column_model import ColumnModel, spread
+from twinset.table.kinds import CATEGORY, Column, ColumnRules
 
 ASKED = pd.DataFrame(
     {
@@ -144,3 +148,49 @@ def test_lines_of_a_plan_have_the_types_of_one_draw_and_no_identifier_twice():
         assert twin["code"].notna().all() and twin["code"].dtype == "category"
         seen |= {"other"} & set(twin["city"]) | {str(twin["amount"].dtype), str(twin["old"].dtype)}
     assert seen == {"other", "Int64", "boolean"}
+
+
+SHARES = np.array([[[0.15, 0.25, 0.6]], [[0.3, 0.3, 0.4]]])  # (C, 1, K) of a city
+AGES = np.array([[[0.9, 0.1], [0.5, 0.5], [0.25, 0.75]]] * 2)  # (C, K, K') of an age under it
+TREE = ColumnModel(
+    (Column("city", CATEGORY, values=("York",)), Column("age", CATEGORY, values=())),
+    order=(0, 1),
+    parents=(-1, 0),
+    bins=(np.arange(3), np.arange(2)),
+    shares=(np.ones(3), np.ones(2)),
+    tables=(SHARES, AGES),
+)
+
+
+def far(model, labels, seed):
+    """How many rows of each label, city and age there are too many or too few, at most."""
+    drawn = model.draw(labels, seed).astype(object).where(lambda cells: cells.notna(), "gap")
+    found = Counter(zip(labels.tolist(), drawn["city"], drawn["age"], strict=True))
+    shares = model.tables[0][:, 0, :, None] * model.tables[1]  # (C, K, K')
+    return max(
+        abs(found[label, city, age] - shares[label, i, j] * (labels == label).sum())
+        for label in range(2)
+        for i, city in enumerate(["York", "other", "gap"])
+        for j, age in enumerate(["other", "gap"])
+    )
+
+
+@pytest.mark.parametrize("where", [{}, {"city": ["York", "other"]}, {"age": "other"}])
+def test_shares_are_as_near_to_the_model_as_whole_rows_allow(monkeypatch, where):
+    model, labels = TREE.given(where)[0], np.arange(10_000) % 3 % 2
+    assert all(far(model, labels, seed) <= 2 for seed in range(20))
+    monkeypatch.setattr(column_model, "spread", lambda strata, rng: rng.random(len(strata)))
+    assert all(far(model, labels, seed) > 5 for seed in range(20))  # the control
+
+
+def test_a_row_has_the_distribution_of_the_model_and_its_place_tells_nothing():
+    seeds, one = range(6000), np.zeros(1, int)
+    alone = Counter(next(TREE.draw_cells(one, np.random.default_rng(seed)))[1][0] for seed in seeds)
+    assert alone["York"] / 6000 == pytest.approx(0.15, abs=0.02)
+    assert alone[None] / 6000 == pytest.approx(0.6, abs=0.03)
+    four = np.array([spread(np.array([5, 1, 5, 5]), np.random.default_rng(s)) for s in seeds])
+    for each in four.T:
+        assert np.histogram(each, 8, (0, 1))[0] == pytest.approx(6000 / 8, abs=130)
+    orders = Counter(map(tuple, four[:, [0, 2, 3]].argsort(1).tolist()))
+    assert len(orders) == 6 and min(orders.values()) > 870
+    assert abs(np.corrcoef(four[:, 1], four[:, 0])[0, 1]) < 0.07  # of two strata
