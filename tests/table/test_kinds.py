@@ -8,13 +8,22 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from dateutil.tz import tzoffset
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from pyarrow.feather import write_feather
 from pyarrow.parquet import write_table
 
 from tests.helpers.columns import DAYS, HOURS, LABELS, N, release, rng
 from twinset.errors import InputError
 from twinset.run.columns import column_notes
-from twinset.table.cells import FLOATING, Cells, read_number, survey_codes
+from twinset.table.cells import (
+    FLOATING,
+    SURVEY_SIZES,
+    Cells,
+    read_number,
+    survey_codes,
+    survey_places,
+)
 from twinset.table.columns import table_of
 from twinset.table.kinds import Column, ColumnRules
 from twinset.table.read import read_frame, write_frame
@@ -40,6 +49,10 @@ DATED = {
     "Oracle": (["%d-%b-%Y"], r"\d\d-[A-Z]{3}-202[34]"),
     "SAS": (["%d%b%Y"], r"\d\d[A-Z]{3}202[34]"),
     "Stata": (["%d%b%Y 18:30:%S"], r"\d\d[a-z]{3}202[34] \d\d:\d\d:\d\d"),
+    "Japan": (["%Y/%-m/%-d"], r"202[34]/(1[012]|[1-9])/([123]\d|[1-9])"),
+    "Taiwan": (["%Y/%-m/%-d 14:05"], r"202[34]/(1[012]|[1-9])/([123]\d|[1-9]) \d\d:\d\d"),
+    "China": (["%Y-%-m-%-d"], r"202[34]-(1[012]|[1-9])-([123]\d|[1-9])"),
+    "year first": (["%Y/%m/%d"], r"202[34]/\d\d/\d\d"),
     "year.month.day": (["%Y.%m.%d"], r"202[34]\.\d\d\.\d\d"),
     "PostgreSQL": (["%Y-%m-%d 14:02:54.123+00"], r"202[34][-\d]+ [\d:.]+\+00:00"),
     "evening": (["%d.%m.%Y 18:30"], r"\d\d\.\d\d\.202[34] \d\d:\d\d"),
@@ -385,6 +398,9 @@ def test_rules_are_taken_from_arrays_and_series(keep):
         (".45", (0.45, 2, "", "", 2)),
         ("-.3", (-0.3, 1, "", "", 1)),
         (",450", (0.45, 3, ",", "", 2)),
+        ("1٢,٢٣٤", (12234.0, 0, "1,234.", "", 0)),  # digits of several scripts
+        ("1２'345.5", (12345.5, 1, "1'234.", "", 1)),
+        *((text, None) for text in ("(" * 5000, "(" * 5000 + ")" * 5000, "( ( (1)))", "((1)")),
         *((text, None) for text in ("0.123.456", "192.168.100.200", ".", ",", "..5", ".5,")),
     ],
 )
@@ -517,6 +533,7 @@ DECLARED = {
     "digits": ("yes/no", ["1", "0", "0"], "int64", "1|0"),
     "Spanish": ("yes/no", ["Sí", "No"], "str", "Sí|No"),
     "short days": ("date", ["1.3.19", "24.12.20"], "str", r"\d+\.\d+\.\d\d"),
+    "dotted days": ("date", ["2014.10.2", "2014.1.12"], "str", r"201\d\.\d+\.\d+"),
     "dollars": ("number", ["$1,234.50", "$99.00"], "str", r"\$[\d,]+\.\d\d"),
     "code": ("category", ["1", "2"], "int64", "1|2"),
 }
@@ -698,3 +715,25 @@ def test_a_cell_is_read_by_itself():
     for place, cell in enumerate(cells):
         alone = survey_codes(Cells.of(pd.Series([cell], dtype="str")))
         assert alone[0].tolist() == together[place].tolist()
+
+
+# Pieces of cells that look like numbers and dates, and hardly are any.
+SCRAPS = [*"01234579.,'’-+/:() %$€TZe", *"１２٢٣²½٫−\xa0\u202f\u2009\n"]
+SCRAPS += "USD | EUR|R$|zł|((|1,234|1.234|1'345|١٢|000|May|MAY|may| Sept |2024|-11|+05:30".split(
+    "|"
+)
+SCRAPS += "2024-03-05|1800/1/1|31.12.2199| 10:00| 23:59:59.999999| AM|Yes|x".split("|")
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.lists(st.sampled_from(SCRAPS), max_size=9).map("".join), st.booleans())
+@example("1２,345", False)
+@example("(" * 5000, False)
+@example("31.12.2199 23:59:59.999999", True)
+def test_no_cell_stops_a_run_or_has_two_places(cell, is_text):
+    places = survey_places(cell.strip(), is_text)
+    assert all(-1 <= place < size for place, size in zip(places, SURVEY_SIZES, strict=True))
+    cells = Cells(np.zeros(1, np.int64), [cell], [is_text])
+    assert places[0] >= 0 and survey_codes(cells).tolist() == [[*places]]
+    for kind, form in (("number", ""), ("number", ","), ("date", "%Y-%m-%d")):
+        assert 0 <= Column("a", kind, edges=(0.0, 1e17), form=form).encode(cells)[0] + 1 <= 2

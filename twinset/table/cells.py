@@ -104,7 +104,7 @@ _DAYS = {
 }
 _DAYS[COMPACT] = re.compile(r"(?P<Y>19\d\d|20\d\d)(?P<m>\d\d)(?P<d>\d\d)")
 _ANY_DAY = re.compile(  # one look at a cell that is no date
-    r"\d{1,4}([-/.])\d\d?\1\d{2,4}|(?:19|20)\d{6}|\d\d? [A-Z][a-z]{2,8} \d{4}"
+    r"\d{1,4}([-/.])\d\d?\1\d{1,4}|(?:19|20)\d{6}|\d\d? [A-Z][a-z]{2,8} \d{4}"
     r"|[A-Z][a-z]{2,8} \d\d?, \d{4}|\d\d?(-?)[A-Za-z]{3}\2\d{2,4}"
 )
 _TIME = re.compile(
@@ -239,7 +239,7 @@ def read_number(text: str, has_commas: bool = False) -> ReadNumber | None:
     [(3.1, 2, '', '', 1), (1234.5, 1, '1,234.', '$#', 1), (12.0, 2, ',', '# %', 0)]
     """
     text = _NO_BREAK.sub(" ", text.strip())
-    if text[:1] == "(" and (inner := read_number(text[1:-1], has_commas)) is not None:
+    if text.rfind("(") == 0 and (inner := read_number(text[1:-1], has_commas)) is not None:
         affix = f"({inner.affix or '#'})"
         is_one = text[-1] == ")" and affix in NEGATIVE and inner.value >= 0
         return inner._replace(value=-inner.value, affix=affix) if is_one else None
@@ -260,7 +260,7 @@ def read_number(text: str, has_commas: bool = False) -> ReadNumber | None:
         decimals = FLOATING if fine == FLOATING else min(len(digits), MOST_DECIMALS)
         style = "," if comma and digits else ""
         if found[1]:
-            style = "1.234," if comma else f"1{found[1].strip('0123456789')[0]}234."
+            style = "1.234," if comma else "1,234.".replace(",", re.sub(r"\d", "", found[1])[0])
         affix = f"{before}{gap}#{behind}{after}" if before or after else ""
         value = float(-value if "-" in sign + within else value)
         return ReadNumber(value, decimals, style, affix, fine)
