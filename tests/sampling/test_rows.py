@@ -1,5 +1,6 @@
 """Rows in groups: any number of them is a twin, whoever draws them, and whatever stops them."""
 
+import io
 import json
 import os
 import signal
@@ -309,3 +310,11 @@ def test_labels_of_a_plan_file_are_those_of_the_schema(tmp_path, values, content
         assert found in refusal(explicit, schema, request)
     else:
         assert explicit(schema, request) == {(label,): rows for label, rows in found.items()}
+
+
+def test_a_plan_from_standard_input_is_read_once_and_checked_twice(monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"label,rows\na,3\n")))
+    request = RowsRequest(plan_file="-")
+    request.check_plan(["label"])
+    schema = Schema("t", "str", (Attribute("label", "str", ("a", "b")),), ("t", "label"))
+    assert explicit(schema, request) == {("a",): 3, ("b",): 0}

@@ -264,7 +264,7 @@ def sample_only(
     model = TwinModel.load(folder, device)
     model, weights = model.given(asked.conditions)
     shares = weights if asked.where else None
-    lines = plan_columns(model, asked.plan_file) if asked.plan_file is not None else []
+    lines = plan_columns(model, asked)
     if lines:
         counts = add_up(model.schema, [(combination, rows) for combination, rows, _ in lines])
     else:

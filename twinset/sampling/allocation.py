@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -58,7 +59,13 @@ class RowsRequest:
     def check_plan(self, labels: Sequence[str]) -> None:
         """Refuse a plan file that does not fit label columns, whatever their values. None: any."""
         if self.plan_file is not None and labels:
-            read_plan(self.plan_file, labels)
+            read_plan(self, labels)
+
+    @cached_property
+    def plan(self) -> pd.DataFrame:
+        """The plan file as it is. Standard input can be read only once."""
+        assert self.plan_file is not None
+        return read_frame(self.plan_file)
 
     @property
     def conditions(self) -> dict[str, str | None | list[str | None]]:
@@ -100,7 +107,7 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
     known, each = schema.spelled, request.per_label
     listed = ", ".join(map(written_line, list(schema.combinations)[:MOST_LISTED]))
     if request.plan_file is not None:
-        asked = [line[:2] for line in plan_lines(schema, request.plan_file)]
+        asked = [line[:2] for line in plan_lines(schema, request)]
     elif len(each) == 1 and "=" not in each[0]:
         asked = [(combination, read_option(each[0])) for combination in schema.combinations]
     elif each:
@@ -126,7 +133,9 @@ def explicit(schema: Schema, request: RowsRequest) -> dict[Combination, int] | N
     return add_up(schema, asked)
 
 
-def read_plan(path: str, labels: Sequence[str], columns: Sequence[str] = ()) -> pd.DataFrame:
+def read_plan(
+    request: RowsRequest, labels: Sequence[str], columns: Sequence[str] = ()
+) -> pd.DataFrame:
     """Return a plan file's lines, with label columns, `rows`, and any of other `columns`.
 
     Empty lines are left out. This is checked before ε is spent on the values of labels.
@@ -134,7 +143,7 @@ def read_plan(path: str, labels: Sequence[str], columns: Sequence[str] = ()) -> 
     Raises:
         InputError: a column is missing or unknown, or a line has no label or number of rows.
     """
-    frame = read_frame(path)
+    path, frame = request.plan_file, request.plan
     frame = frame[frame.notna().any(axis=1)]
     if frame.empty:
         raise InputError(f"{path}: has no lines. Write one for each label, with its rows.")
@@ -160,7 +169,7 @@ def read_plan(path: str, labels: Sequence[str], columns: Sequence[str] = ()) -> 
 
 
 def plan_lines(
-    schema: Schema, path: str, columns: Sequence[str] = ()
+    schema: Schema, request: RowsRequest, columns: Sequence[str] = ()
 ) -> list[tuple[Combination, int, dict[str, object], str]]:
     """Return for each line of a plan file its label, number of rows, other conditions and place.
 
@@ -169,8 +178,8 @@ def plan_lines(
     Raises:
         InputError: as `read_plan`, or the table has no such label.
     """
-    names = [attribute.name for attribute in schema.attributes]
-    frame, known, lines = read_plan(path, names, columns), schema.spelled, []
+    names, path = [attribute.name for attribute in schema.attributes], str(request.plan_file)
+    frame, known, lines = read_plan(request, names, columns), schema.spelled, []
     labels = [spelled_labels(frame[a.name], a, path) for a in schema.attributes]
     filled = frame[[name for name in frame.columns if name in columns]].notna()
     for index, row, *own in zip(frame.index, frame[ROWS_COLUMN], *labels, strict=True):
@@ -189,19 +198,21 @@ def plan_lines(
     return lines
 
 
-def plan_columns(model: TwinModel, path: str) -> list[tuple[Combination, int, ColumnModel]]:
+def plan_columns(
+    model: TwinModel, request: RowsRequest
+) -> list[tuple[Combination, int, ColumnModel]]:
     """Return for each line of a plan file its label, number of rows, and model of other columns.
 
-    Nothing, if the model has no other columns.
+    Nothing, if there is no plan file or the model has no other columns.
 
     Raises:
         InputError: as `read_plan`, or no row of the label can meet the line.
     """
     found, schema, columns = [], model.schema, model.columns
-    if columns is None:
+    if columns is None or request.plan_file is None:
         return []
     names = [column.name for column in columns.columns]
-    for combination, rows, where, place in plan_lines(schema, path, names):
+    for combination, rows, where, place in plan_lines(schema, request, names):
         try:
             own, likely = columns.given(where)
         except InputError as error:
