@@ -55,6 +55,8 @@ DATED = {
     "year first": (["%Y/%m/%d"], r"202[34]/\d\d/\d\d"),
     "year.month.day": (["%Y.%m.%d"], r"202[34]\.\d\d\.\d\d"),
     "PostgreSQL": (["%Y-%m-%d 14:02:54.123+00"], r"202[34][-\d]+ [\d:.]+\+00:00"),
+    "hours of a zone": (["%Y-%m-%d 14:02:54-05"], r"202[34][-\d]+ [\d:]+-05:00"),
+    "Newfoundland": (["%Y-%m-%d 14:02-0330"], r"202[34][-\d]+ [\d:]+-03:30"),
     "evening": (["%d.%m.%Y 18:30"], r"\d\d\.\d\d\.202[34] \d\d:\d\d"),
     "half past six": (["%m/%d/%Y 06:30 PM"], r"\d\d/\d\d/202[34] \d\d:\d\d [AP]M"),
     "zulu": (["%Y-%m-%dT10:00:00.123Z"], r"202[34](-\d\d){2}T\d\d:\d\d:\d\d\.\d{3}Z"),
@@ -66,6 +68,7 @@ DATES = {
     for name, (forms, pattern) in DATED.items()
     for cells in [[d.strftime(forms[i % len(forms)]) for i, d in enumerate(DAYS)]]
 }
+SLOTS = ["2024-03-05 10:00-11", "2024-03-06 10:00-11:30", "2024-03-05 10:00-11:00:00"]
 ZIPS = np.array([1067, 80331, 60313, 50667])[rng.integers(0, 4, N)]
 HEX = "-0000-4000-8000-000000000000"
 ACCOUNT, BALANCE = r"\(?\d+\.\d\d\)?", r"\(\$\d+\)|\$\d+"
@@ -120,6 +123,7 @@ MESSY = DATES | {
     "yes no": (["Yes", "No", "Yes"] * (N // 3), "category", "str", "Yes|No"),
     "answers": (["1", "2", "1,2", "1,2,3", "2", "3"] * (N // 6), "category", "str", r"\d(,\d)*"),
     "more answers": (["1,2,3", *["1", "2,3"] * 7] * (N // 15), "category", "str", r"\d(,\d)*"),
+    "slots": (SLOTS * (N // 3), "category", "str", r"[-\d]+ 10:00-11(:30|:00:00)?"),
     "constant": (["x"] * N, "category", "str", "x"),
     "number": ([str(v) for v in COUNTS], "number", "int64", r"-?\d+"),
     "gaps": ([str(v) if i % 3 else "" for i, v in enumerate(COUNTS)], "number", "Int64", r"-?\d+"),

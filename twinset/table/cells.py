@@ -92,7 +92,8 @@ _TWINS = (("%d/%m/", "%m/%d/"), ("%d %b ", "%d %B "), ("%b %d,", "%B %d,"))
 MEANINGS: tuple[tuple[str, ...], ...] = tuple((form,) for form in DATES)
 MEANINGS += tuple((f, f.replace(*p)) for p in _TWINS for f in DATES if f.startswith(p[0]))
 OFFSETS = [f"{sign}{hour:02}:00" for sign in "+-" for hour in range(13)]
-ZONES = ("Z", *OFFSETS, "+13:00", "+03:30", "+04:30", "+05:30", "+05:45", "+06:30", "+09:30")
+ZONES = ("Z", *OFFSETS, *"+13:00 +03:30 +04:30 +05:30 +05:45 +06:30 +09:30 +10:30".split())
+ZONES += ("+12:45", "+13:45", "+14:00", "-02:30", "-03:30")
 _KNOWN = frozenset(DATES)
 FIRST_YEAR, LAST_YEAR = 1800, 2200
 _FIELDS = {"%d": r"(?P<d>\d{1,2})", "%m": r"(?P<m>\d{1,2})", "%Y": r"(?P<Y>\d{4})"}
@@ -107,9 +108,9 @@ _ANY_DAY = re.compile(  # one look at a cell that is no date
     r"\d{1,4}([-/.])\d\d?\1\d{1,4}|(?:19|20)\d{6}|\d\d? [A-Z][a-z]{2,8} \d{4}"
     r"|[A-Z][a-z]{2,8} \d\d?, \d{4}|\d\d?(-?)[A-Za-z]{3}\2\d{2,4}"
 )
-_TIME = re.compile(
+_TIME = re.compile(  # hours alone are no offset in a slot such as 10:00-11
     r"([T ])(\d{1,2}):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?"
-    r"(?: ?([AaPp])[Mm]| ?(Z|[+-]\d\d(?::?\d\d)?))?$"
+    r"(?: ?([AaPp])[Mm]| ?(Z|[+-]\d\d:?\d\d|(?(4)[+-]|\+)\d\d))?$"
 )
 _NAMES = "January February March April May June July August September October November December"
 _MONTHS = {name: place + 1 for place, name in enumerate(_NAMES.split())}
@@ -284,7 +285,7 @@ class ReadDate(NamedTuple):
 
     meanings: dict[str, float]  # by format of `DATES`, seconds since 1970
     padding: int = NEUTRAL
-    zone: str = ""  # of `ZONES`. Another is left out.
+    zone: str = ""  # of `ZONES`
     grain: int = 0  # of `GRAINS`
 
 
@@ -302,14 +303,14 @@ def read_date(text: str) -> ReadDate:
     time, zone, clock = "", "", datetime.timedelta(0)
     if ":" in text and (parts := _TIME.search(text)) is not None:
         between, hour, minute, second, rest, half, offset = parts.groups()
-        is_late = half is not None and half.lower() == "p"
         hours, text = int(hour), text[: parts.start()]
-        if hours > 23 or int(minute) > 59 or int(second or 0) > 59:
+        zone = offset and (offset if offset == "Z" else f"{offset[:3]}:{offset[3:][-2:] or '00'}")
+        first, last = (0, 23) if half is None else (1, 12)
+        is_time = first <= hours <= last and int(minute) < 60 and int(second or 0) < 60
+        if not is_time or zone not in (None, *ZONES):
             return ReadDate(found)
         if half is not None:
-            if not 1 <= hours <= 12:
-                return ReadDate(found)
-            hours = hours % 12 + 12 * is_late
+            hours = hours % 12 + 12 * (half.lower() == "p")
         fraction = "" if rest is None else ".%3f" if len(rest) <= 3 else ".%f"
         time = f"{between}{'%H' if half is None else '%I'}:%M{':%S' if second else ''}{fraction}"
         time += "" if half is None else " %p"
@@ -317,7 +318,6 @@ def read_date(text: str) -> ReadDate:
         clock = datetime.timedelta(
             hours=hours, minutes=int(minute), seconds=int(second or 0), microseconds=micro
         )
-        zone = offset if offset in (None, "Z") else f"{offset[:3]}:{offset[3:][-2:] or '00'}"
         padding = _padding([hour]) if half is not None else NEUTRAL
     for day, pattern in _DAYS.items() if _ANY_DAY.fullmatch(text) else ():
         if day + time not in _KNOWN or (match := pattern.fullmatch(text)) is None:
@@ -337,7 +337,7 @@ def read_date(text: str) -> ReadDate:
                 padding = fields if fields != NEUTRAL else padding
     grains = (clock % datetime.timedelta(seconds=each) for each in GRAINS[:-1])
     grain = next((n for n, rest in enumerate(grains) if not rest), len(GRAINS) - 1)
-    return ReadDate(found, padding, zone if zone in ZONES else "", grain)
+    return ReadDate(found, padding, zone or "", grain)
 
 
 def _padding(fields: Sequence[str]) -> int:
