@@ -72,7 +72,7 @@ SLOTS = ["2024-03-05 10:00-11", "2024-03-06 10:00-11:30", "2024-03-05 10:00-11:0
 ZIPS = np.array([1067, 80331, 60313, 50667])[rng.integers(0, 4, N)]
 HEX = "-0000-4000-8000-000000000000"
 ACCOUNT, BALANCE = r"\(?\d+\.\d\d\)?", r"\(\$\d+\)|\$\d+"
-SWISS, FRANCS = r"(1')?\d{3}\.\d\d", r"CHF (1’)?\d{3}"
+SWISS, FRANCS, SPSS = r"(1')?\d{3}\.\d\d", r"CHF (1’)?\d{3}", r"-?0,\d+"
 UUID = r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 # By column: cells of a CSV file, the kind, the twin's dtype, and a pattern that each cell has.
 MESSY = DATES | {
@@ -81,18 +81,8 @@ MESSY = DATES | {
     "dollars": ([f"${900 + v:,.2f}" for v in range(N)], "number", "str", r"\$(1,)?\d{3}\.\d\d"),
     "euros": ([f"{1000 + v},50 €" for v in range(N)], "number", "str", r"\d{4},\d\d €"),
     "no break": ([f"{v},50\xa0€" for v in range(N)], "number", "str", r"\d{1,4},\d\d €"),
-    "no zero": (
-        [f"{v / 7:.2f}".replace("0.", ".") for v in COUNTS],
-        "number",
-        "float64",
-        r"-?\d+.+",
-    ),
-    "SPSS": (
-        [f"{v / 99:.3f}"[:-1].replace("0.", ",") for v in COUNTS],
-        "number",
-        "str",
-        r"-?0,\d+",
-    ),
+    "no zero": ([f"{v / 7:.2f}".replace("0.", ".") for v in COUNTS], "number", "float64", ".+"),
+    "SPSS": ([f"{v / 99:.3f}"[:-1].replace("0.", ",") for v in COUNTS], "number", "str", SPSS),
     "comma typo": (
         [f"{v / 7:.2f}".replace(".", ",") if i % 40 else "1,2,3" for i, v in enumerate(COUNTS)],
         "number",
@@ -623,6 +613,7 @@ SOURCE = {
     "truths": (pd.Categorical([True, False] * (N // 2)), "category"),
     "zip": (["10001", "90210", "60601"] * (N // 3), "category"),
     "marks": (["10001", "90210", "60601", "10001", "1,234"] * (N // 5), "category"),
+    "phones": ([str(2_000_000 + 7000 * i) if i % 60 else "1,234" for i in range(N)], "text"),
     "blanks": ([" 1", "2 "] * (N // 2), "category"),
     "price": ([f"{i % 9}.50" for i in range(N)], "number"),
     "large": (10**18 + np.arange(N) % 3, "category"),

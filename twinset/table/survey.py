@@ -121,7 +121,7 @@ def describe_column(
     are_texts = digits + clear[What.STYLED] > what[What.NUMBER]
     # so are they next to 1,234, unless more of them are as large without a mark
     marked = clear[What.STYLED + 2 : What.ZONED].sum()
-    large = unmarked[place_magnitude(2.0**10) : place_magnitude(2.0**20)]
+    large = unmarked[place_magnitude(2.0**10) : THOUSANDS]
     are_numbers = marked > max(large[large > _SURE * deviation].sum() / 2, SOME * digits)
     are_numbers |= given == NUMBER or kinds[NUMBER] > digits
     # next to 1,2,3 the comma of 1,2 is none of a number
