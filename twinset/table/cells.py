@@ -37,8 +37,6 @@ CURRENCIES = (
 AFFIXES: tuple[str, ...] = ("", *(f"{s}{b}#" for s in BEFORE for b in ("", " ")))
 AFFIXES += tuple(f"#{b}{s}" for s in BEHIND for b in ("", " "))
 AFFIXES += tuple(affix for code in CURRENCIES for affix in (f"{code} #", f"# {code}"))
-NEGATIVE = {"(#)": "", **{f"({sign}#)": f"{sign}#" for sign in "$€£"}}  # ($5) next to $5
-AFFIXES += tuple(NEGATIVE)
 MOST_DECIMALS = 6
 FLOATING = MOST_DECIMALS + 1  # decimals of a number with more of them, or with an exponent
 # Decimals that are written, and those of the value: 2019.0 has one and none.
@@ -239,12 +237,7 @@ def read_number(text: str, has_commas: bool = False) -> ReadNumber | None:
     >>> [tuple(read_number(text)) for text in ("3.10", "$1,234.5", "12,00 %")]
     [(3.1, 2, '', '', 1), (1234.5, 1, '1,234.', '$#', 1), (12.0, 2, ',', '# %', 0)]
     """
-    text = _NO_BREAK.sub(" ", text.strip())
-    if text.rfind("(") == 0 and (inner := read_number(text[1:-1], has_commas)) is not None:
-        affix = f"({inner.affix or '#'})"
-        is_one = text[-1] == ")" and affix in NEGATIVE and inner.value >= 0
-        return inner._replace(value=-inner.value, affix=affix) if is_one else None
-    if (parts := _BARE.fullmatch(text)) is None:
+    if (parts := _BARE.fullmatch(_NO_BREAK.sub(" ", text.strip()))) is None:
         return None
     sign, before, gap, within, number, behind, after = (part or "" for part in parts.groups())
     if _PADDED.match(number) or (before and after) or (sign and within) or (within and not before):

@@ -32,7 +32,6 @@ from twinset.table.cells import (
     MOST_DECIMALS,
     MOST_WORDS,
     NAMED,
-    NEGATIVE,
     STYLES,
     TRUTHS,
     UUID,
@@ -449,10 +448,7 @@ class Column:
             text = f"{abs(value):{',' if '1' in self.form else ''}.{self.decimals}f}"
         if self.form:  # , or 1'234.
             text = text.translate({ord(","): self.form[1:2], ord("."): self.form[-1]})
-        if self.affix in NEGATIVE and value < 0:
-            return self.affix.replace("#", text)
-        affix = NEGATIVE.get(self.affix, self.affix)
-        return ("-" if value < 0 else "") + (affix.replace("#", text) or text)
+        return ("-" if value < 0 else "") + (self.affix.replace("#", text) or text)
 
     def new_identifiers(self, count: int, rng: np.random.Generator) -> pd.Series:
         """Return new identifiers (n,), written as most of the column's cells are."""

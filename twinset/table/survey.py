@@ -36,7 +36,6 @@ from twinset.table.cells import (
     MEANT,
     MOST_DECIMALS,
     NAMED,
-    NEGATIVE,
     NUMBERED,
     POWERS,
     STYLES,
@@ -306,13 +305,7 @@ def describe_numbers(
     affixes = written[:DATED].reshape(len(AFFIXES), len(DECIMALS))[:, :EITHER].copy()
     affixes[0, 0] += compact
     # without any that is clear it is the first
-    of_affix = np.where(affixes > _SURE * deviation, affixes, 0.0).sum(1)
-    for negative, positive in NEGATIVE.items():
-        place, other = AFFIXES.index(negative), AFFIXES.index(positive)
-        if of_affix[place] > SOME * of_affix[other]:
-            of_affix[place] += of_affix[other]
-            affixes[place] += affixes[other]
-    affix = int(of_affix.argmax())
+    affix = int(np.where(affixes > _SURE * deviation, affixes, 0.0).sum(1).argmax())
     of_spelling, of_value = np.array(DECIMALS[:EITHER]).T
     decimals = find_finest(affixes[affix], of_spelling, deviation)
     fine = min(decimals, find_finest(affixes[affix], of_value, deviation))
