@@ -3,7 +3,7 @@
 Chance is what they share with held-out rows that the twin never saw, equally many as of train. If
 train has more rows, all of it is searched too. Then no copy is missed, but such a number cannot be
 compared with the reference. Three measures: verbatim runs of words, near-duplicates, and distances
-of embeddings. Memory is linear in the tables.
+of embeddings. Shares of a table's rows compare at any size. Memory is linear in the tables.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from ..utility.classifiers import Encode, encode_tables
 RUN = 8  # words of a run that is hardly shared by chance
 TRAIN, HELDOUT = "train", "held-out"
 NEAR, RUNS = "near-duplicates", f"rows with a run of {RUN} words"
+# Of a table's rows instead of the twin's: one row may be repeated by many of the twin
+REPEATED, RUN_REPEATED = "rows nearly repeated", f"rows repeated by a run of {RUN} words"
 SAMPLE = "train, as many rows as held-out"
 SHINGLE_WORDS = 3  # a shorter row is its own shingle
 SIMILARITY = 0.8  # of near-duplicates
@@ -65,10 +67,14 @@ def overlap(
     twin = number_words(twin_texts, vocabulary)
     for done, (name, texts) in enumerate(tables.items(), start=1):
         words = number_words(texts, vocabulary)
-        copies = int(near_duplicates(twin, words).sum())
-        near = proportion(NEAR, copies, twin.rows, "minimise")
-        for score in (*verbatim_scores(twin, words), near):
-            measured.append(Measured("leakage", score, {"against": name}))
+        ours, theirs = near_duplicates(twin, words)
+        counted = [(NEAR, ours)]
+        if name != SAMPLE:
+            by_run = rows_sharing_a_run(words, twin, RUN)
+            counted += [(REPEATED, theirs), (RUN_REPEATED, by_run)]
+        shares = (proportion(of, int(rows.sum()), len(rows), "minimise") for of, rows in counted)
+        scores = *verbatim_scores(twin, words), *shares
+        measured += [Measured("leakage", score, {"against": name}) for score in scores]
         progress.count("tables compared", done, len(tables))
     if encode is None:
         return measured
@@ -124,8 +130,8 @@ def verbatim_scores(twin: Words, other: Words) -> tuple[Score, Score]:
     return run, proportion(RUNS, count_sharing(RUN), n, "minimise")
 
 
-def near_duplicates(twin: Words, other: Words) -> np.ndarray:
-    """Return which rows of a twin are near-duplicates of a row of the other table: (rows,) bool.
+def near_duplicates(twin: Words, other: Words) -> tuple[np.ndarray, np.ndarray]:
+    """Return which rows of a twin, and which of the other table, nearly repeat one: (rows,) bool.
 
     Near is a Jaccard similarity of at least 0.8 between the sets of runs of three words. All pairs
     that share a run are compared, so all near-duplicates are found, and no others. Rows without
@@ -149,15 +155,16 @@ def near_duplicates(twin: Words, other: Words) -> np.ndarray:
         tables[-1].data[:] = 1  # a shingle that a row has twice counts once
     ours, theirs = tables
     our_sizes, their_sizes = np.diff(ours.indptr), np.diff(theirs.indptr)
-    near = np.zeros(twin.rows, dtype=bool)
+    near, repeated = np.zeros(twin.rows, dtype=bool), np.zeros(other.rows, dtype=bool)
     # Rows are compared in blocks with a limited number of pairs that share a shingle.
     work = ours @ np.bincount(theirs.indices, minlength=len(kinds))
     cuts = np.flatnonzero(np.diff(work.cumsum() // PAIRS_AT_ONCE)) + 1
     for rows in np.split(np.arange(twin.rows), cuts):
         shared = (ours[rows] @ theirs.T).tocoo()  # how many shingles each pair has in common
         union = our_sizes[rows[shared.row]] + their_sizes[shared.col] - shared.data
-        near[rows[shared.row[shared.data / union >= SIMILARITY]]] = True
-    return near
+        alike = shared.data / union >= SIMILARITY
+        near[rows[shared.row[alike]]] = repeated[shared.col[alike]] = True
+    return near, repeated
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ EMAIL, PHONE, CARD = "e-mail address", "telephone number", "card number"
 ID, NAME = "id number", "person's name"
 KINDS = (EMAIL, PHONE, CARD, ID, NAME)
 OCCURRENCES = {"1": range(1, 2), "2–9": range(2, 10), "10+": range(10, 2**63)}
-PLANTED = "found where it was planted"
+REPLAYED, PLANTED = "replayed", "found where it was planted"
 PersonalData = dict[str, Counter[str]]  # kind → value → rows that hold it
 
 CANDIDATES = 1000  # other numbers scored for each telephone number
@@ -344,6 +344,6 @@ def _replayed(
         for (rows, values), (occurrences, band) in product(sources.items(), bands.items()):
             hits = [value in written for value, n in values.items() if n in band]
             if hits:
-                score = proportion("replayed", sum(hits), len(hits), "minimise")
+                score = proportion(REPLAYED, sum(hits), len(hits), "minimise")
                 place = {"kind": kind, "rows": rows, "occurrences": occurrences}
                 yield Measured("leakage", score, place)

@@ -51,7 +51,7 @@ from .verdicts import (
 
 # Which measures tell of a risk, by how the report's reasons begin.
 RISKS: dict[str, tuple[str, ...]] = {
-    "Singling out": (AUROC, *RATES, "near-dup", "rows with a run", "longest", "replayed"),
+    "Singling out": (AUROC, *RATES, "rows", "longest", "replayed"),
     "Linkability": (NEARER, "distance"),
     "Inferences": ("cells guessed", BOUND),
 }

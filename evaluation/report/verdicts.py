@@ -28,8 +28,8 @@ from twinset.privacy.statement.theorems import FLAGGED_UNIT
 from ..fidelity import columns
 from ..fidelity.measures import SECOND, TRAIN
 from ..findings import Measured, Question, Score
-from ..leakage.copies import HELDOUT, NEAR, RUNS, SAMPLE
-from ..leakage.names import NAME
+from ..leakage.copies import HELDOUT, NEAR, REPEATED, RUN_REPEATED, RUNS, SAMPLE
+from ..leakage.names import NAME, REPLAYED
 from ..leakage.noise import NOISE, lacks_noise
 from ..leakage.roc import AUROC, BOUND, CLAIM, MARGIN, PLACE, RATES, RISKIEST
 from ..release import (
@@ -212,8 +212,8 @@ class Comparison(NamedTuple):
 
     is_well: bool
     reason: str
-    # By how many standard errors a finding is off from chance. Infinite for two intervals apart.
-    errors: float = math.inf
+    errors: float = math.inf  # by how many standard errors a finding is off from chance
+    is_copied: bool = False  # whether the twin repeats used rows, and hardly any others
 
 
 def judge(question: Question, measured: Sequence[Measured]) -> Verdict:
@@ -426,9 +426,8 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
         for m in areas
         if m.place.get("sees") == _BLIND and m.score.low > GUESSING[AUROC] + MARGIN
     ]
-    copied = list(list_copies(own))
-    every = (*bounds, *tried, *(Comparison(False, said) for said in copied))
-    reasons += [c.reason for c in sorted(every, key=lambda c: c.is_well)]
+    copied = [c for c in tried if c.is_copied]
+    reasons += [c.reason for c in sorted((*bounds, *tried), key=lambda c: c.is_well)]
 
     answer, line = "Not measured", "no attack on this run was measured"
     if len(own) < len(measured):
@@ -440,18 +439,18 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
         found = [c for c in tried if not c.is_well]
         line = f"{len(found) or 'none'} of {len(tried)} attacks and comparisons found a signal"
         # Bonferroni's inequality. Other signals do not count: each would make this one less sure.
-        silent = max(0, len(tried) - len(found) - len(copied))
+        silent = sum(c.is_well and not c.is_copied for c in tried)
         by_chance = NormalDist().inv_cdf(1 - FALSE_ALARMS / (1 + silent))
         if any(c.errors > by_chance for c in found):
             answer, tone = "Signs of a leak", "bad"
-        elif copied:
+        elif not all(c.is_well for c in copied):
             answer, tone = COPIED, "mixed"
         elif few:
             answer, line, tone = TOO_FEW, f"{line}, but rows are few", "unknown"
         else:
             answer, tone = ("No sure sign", "mixed") if found else ("No leak found", "good")
         if copied:
-            line += f". See {copied[0]}" + ". Too few others to say if by chance" * (tone != "bad")
+            line += f". See {copied[0].reason}"
         elif found and tone != "bad":
             line += ". Chance alone finds as much"
     rule = MEANINGS["rule"]["leaking"]
@@ -489,35 +488,29 @@ def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
     for group in group_scores(measured):
         scores = {word: s for word, s in group.scores.items() if not math.isnan(s.value)}
         pair = next((p for p in _PAIRS if p[0] in scores and p[1] in scores), None)
-        if pair is None or group.name in GUESSING:  # an attack, compared with guessing instead
+        # Attacks are compared with guessing instead. Rows of a twin may repeat the same real row.
+        if pair is None or group.name in (*GUESSING, NEAR, RUNS):
             continue
         train, held_out = (scores[word] for word in pair)
         if train.goal == "minimise" and math.isinf(held_out.high):  # nothing could be above it
             continue
-        leaks = train.low > held_out.high if train.goal == "minimise" else train.high < held_out.low
-        both = f"{format_score(train)} of training rows, {format_score(held_out)} of others"
-        yield Comparison(not leaks, f"{group.title}: {both}{' (they differ)' if leaks else ''}")
-
-
-def list_copies(measured: Sequence[Measured]) -> Iterator[str]:
-    """Yield in words what the twin repeats of training rows, if chance can't be told from a leak.
-
-    These are whole rows, runs of words and personal data, but no names. All training rows are
-    searched, and often few rows were held out. Where fewer than `FEW_COPIES` of these are repeated,
-    rows of training are listed that are repeated surely more often. Of whole rows and personal data
-    a single one is enough, if nothing of others is repeated.
-    """
-    for group in group_scores(measured):
-        if group.name not in (NEAR, RUNS) and group.place.get("kind", NAME) == NAME:
-            continue
-        for used, others in ((TRAIN, HELDOUT), ("train only", "held-out only")):
-            train, held_out = group.scores.get(used), group.scores.get(others)
-            if train is None or held_out is None:
-                continue
-            counts = [round(score.value * score.n) for score in (train, held_out)]
-            is_alone = group.name != RUNS and counts[0] > 0 == counts[1]
-            if counts[1] < FEW_COPIES and (is_alone or train.low > held_out.high):
-                yield f"{group.title}: {counts[0]} of training rows, {counts[1]} of others"
+        if group.name in (REPEATED, RUN_REPEATED, REPLAYED):
+            # Without a leak, any of the rows that are repeated may as well have been held out.
+            used, others = (round(score.value * score.n) for score in (train, held_out))
+            by_chance = float(hypergeom.sf(used - 1, train.n + held_out.n, used + others, train.n))
+            leaks, errors = by_chance <= FALSE_ALARMS, float(norm.isf(by_chance))
+            is_copied = others < FEW_COPIES and train.value > held_out.value
+            is_copied &= group.place.get("kind") != NAME and (leaks or group.name != RUN_REPEATED)
+            said = f"{used:,} of {train.n:,} used and {others:,} of {held_out.n:,} others"
+            said += f", by chance with probability {format_number(by_chance)}"
+        else:
+            near, far = (train, held_out) if train.goal == "minimise" else (held_out, train)
+            error = math.hypot(near.value - near.low, far.high - far.value) / limit
+            leaks, is_copied = near.low > far.high, False
+            errors = (near.value - far.value) / error if error > 0 else math.inf
+            said = f"{format_score(train)} of training rows, {format_score(held_out)} of others"
+            said += " (they differ)" * leaks
+        yield Comparison(not leaks, f"{group.title}: {said}", errors, is_copied)
 
 
 def judge_hand_over(

@@ -6,16 +6,20 @@ from functools import partial
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 from evaluation.findings import Findings
 from evaluation.leakage.copies import (
     HELDOUT,
+    REPEATED,
+    RUN_REPEATED,
     SIMILARITY,
     TRAIN,
     near_duplicates,
     overlap,
     verbatim_scores,
 )
+from evaluation.report.verdicts import judge_leakage
 from twinset.progress import Silent
 from twinset.table.ngrams import number_words, rows_sharing_a_run, words_of
 
@@ -64,6 +68,10 @@ def test_ten_copied_rows_are_caught_by_every_measure():
         in_train, by_chance = (found.find(name, against=a) for a in (TRAIN, HELDOUT))
         assert in_train.value == 10 / 50
         assert in_train.low > by_chance.high or by_chance.value == 0 < in_train.low
+    for name in (REPEATED, RUN_REPEATED):  # of the table's rows, however often
+        twice = measure(FRESH[:40] + ROWS[60:70] * 2, ROWS, OTHERS[:50])
+        counted = [twice.find(name, against=a) for a in (TRAIN, HELDOUT)]
+        assert [(s.value, s.n) for s in counted] == [(10 / 150, 150), (0, 50)]
     run, chance = (found.find(LONGEST, against=a) for a in (TRAIN, HELDOUT))
     assert (run.value, run.low, run.high, run.n) == (LENGTH, LENGTH, math.inf, 50)
     assert chance.value < 8
@@ -124,9 +132,32 @@ def test_near_duplicates_are_those_of_all_pairs():
 
     expected = [bool(runs(text)) and near(runs(text)) for text in twin]
     ours, theirs, nothing = words_in(twin, other, [])
-    assert near_duplicates(ours, theirs).tolist() == expected
-    assert 20 < sum(expected) < len(expected) - 20
-    assert not near_duplicates(ours, nothing).any()
+    found, repeated = near_duplicates(ours, theirs)
+    assert found.tolist() == expected and 20 < sum(expected) < len(expected) - 20
+    assert (near_duplicates(theirs, ours)[0] == repeated).all() and 0 < repeated.sum() < 20
+    assert not near_duplicates(ours, nothing)[0].any()
+
+
+@pytest.mark.parametrize(("rows", "held", "share"), [(600, 60, 0.03), (600, 120, 0.1)])
+def test_short_rows_that_many_write_are_no_sign_of_a_leak(rows, held, share):
+    """A twin of other rows repeats used ones by chance, and one of them in many of its rows."""
+    rng, draws, told = np.random.default_rng(0), 80, []
+
+    def draw(size):
+        fresh = [" ".join(f"w{w}" for w in rng.integers(0, 3000, 14)) for _ in range(size)]
+        short = [f"very p{rng.zipf(1.2) % 5000} indeed" for _ in range(size)]
+        return np.where(rng.random(size) < share, short, fresh).tolist()
+
+    for _ in range(draws):
+        tables = draw(rows), draw(rows), draw(held)
+        told.append(judge_leakage(overlap(*tables, None, seed=0, progress=Silent())))
+    signs = [said.answer for said in told if said.answer != "No leak found"]
+    assert len(signs) <= binom.ppf(0.999, draws, 0.025), signs
+    # The control: an eighth of the used rows, of which none were held out.
+    leak = judge_leakage(
+        overlap(tables[1][: rows // 8], *tables[1:], None, seed=0, progress=Silent())
+    )
+    assert leak.answer == "Signs of a leak" and "used and" in leak.line
 
 
 def look_up(vectors, numbers):

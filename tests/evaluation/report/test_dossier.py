@@ -37,7 +37,7 @@ def test_it_is_filled_from_ledger_and_findings(tmp_path):
     # what any attack finds at most, the same at ε = 1, the belief, and what was found
     row = text[text.index("1 in 100") :][:60]
     assert "8.7 %" in row and "2.8 %" in row and "1.2% (" in row
-    assert "AUROC, calibrated loss, seeing model: 0.521" in text and "near-duplicates" in text
+    assert "AUROC, calibrated loss, seeing model: 0.521" in text and "rows nearly repeated" in text
     assert "All files agree: ε = 2.16 by one, and 2.15 by the other." in text
     assert "The rule: A law asks" in text and "Run of " not in text and "Canaries are" in text
     assert "twinset evaluate RUN" not in text and "twinset audit canaries" in text

@@ -10,8 +10,8 @@ from scipy.stats import binom
 
 from evaluation.fidelity.measures import SECOND
 from evaluation.findings import Measured, Score, proportion
-from evaluation.leakage.copies import HELDOUT, NEAR, RUNS, SAMPLE, TRAIN
-from evaluation.leakage.names import NAME, PHONE
+from evaluation.leakage.copies import HELDOUT, REPEATED, RUN_REPEATED, SAMPLE, TRAIN
+from evaluation.leakage.names import NAME, PHONE, REPLAYED
 from evaluation.leakage.noise import NOISE
 from evaluation.release import FEW_ROWS, PRIVATE_CLASSIFIER, TWIN_SMALL
 from evaluation.report.verdicts import (
@@ -32,7 +32,7 @@ WHERE = {"twin": "twin", "base": "no private data", "real": "real", "second": SE
 WHERE |= {"dp": PRIVATE_CLASSIFIER, "cut": TWIN_SMALL, "guess": "the commonest label"}
 WHERE |= {"train": TRAIN, "sample": SAMPLE, "heldout": HELDOUT}
 BLIND = "neither model nor released rows"
-LIKE, FAR, NONE, ONE = (0.9, 0.95), (0.04, 0.06), (0.0, 0.05, 0.0), (0.0, 0.03, 0.01)
+LIKE, FAR = (0.9, 0.95), (0.04, 0.06)
 HIGH, HALF = (0.8, 0.9), (0.4, 0.6)
 
 
@@ -179,9 +179,17 @@ def attack(low, high, name="AUROC", sees="model", **more):
     return Measured("leakage", score(name, low, high), {"attack": "loss", "sees": sees} | more)
 
 
-def beside(goal, name="shared", kind=None, **ends):
-    found = rows("leakage", name, goal, **ends)
-    return [replace(m, place=m.place | {"kind": kind}) if kind else m for m in found]
+def beside(goal, **ends):
+    return rows("leakage", "shared", goal, **ends)
+
+
+def repeated(used, others, n=800, m=200, name=REPEATED, **place):
+    """Rows or values that the twin repeats: so many of n used ones, and of m others."""
+    counted = zip(("train", "held-out"), (used, others), (n, m), strict=True)
+    return [
+        Measured("leakage", proportion(name, hits, of, "minimise"), {"rows": word} | place)
+        for word, hits, of in counted
+    ]
 
 
 def bound(value, claim, policy="uniform"):
@@ -207,15 +215,6 @@ def bound(value, claim, policy="uniform"):
         (beside("match", train=(0.1, 0.2), heldout=(0.5, 0.6)), "Signs of a leak"),
         # Equal tables are compared where there are some.
         (beside("minimise", train=FAR, sample=(0.0, 0.1), heldout=(0.0, 0.01)), "No leak found"),
-        # Copies of used rows alone: few held-out rows, so no interval decides.
-        (beside("minimise", NEAR, train=FAR, sample=FAR, heldout=NONE), COPIED),
-        (beside("minimise", NEAR, train=NONE, heldout=NONE), "No leak found"),
-        # One row that anyone writes is repeated of held-out rows, too.
-        (beside("minimise", NEAR, train=FAR, sample=ONE, heldout=ONE), COPIED),
-        (beside("minimise", RUNS, train=FAR, sample=ONE, heldout=ONE), COPIED),
-        (beside("minimise", RUNS, train=ONE, heldout=NONE), "No leak found"),
-        (beside("minimise", "replayed", PHONE, train=FAR, heldout=NONE), COPIED),
-        (beside("minimise", "replayed", NAME, train=FAR, heldout=NONE), "No leak found"),
         # The longest run has no upper end: it can't be above another, and so is no attack.
         (beside("minimise", train=FAR, heldout=(0.0, math.inf)), "Not measured"),
         (bound(3.0, 8.0), "Not measured"),
@@ -228,6 +227,40 @@ def test_leaking(measured, answer):
     # What is sure in few rows is sure.
     is_clear = answer in ("No leak found", "No sure sign") and measured[0].score.name == "AUROC"
     assert judge("leakage", few(measured)).answer == (TOO_FEW if is_clear else answer)
+
+
+@pytest.mark.parametrize(
+    ("copies", "answer", "is_named"),
+    [
+        (repeated(0, 0), "No leak found", False),
+        (repeated(1, 0, 2000), "No leak found", True),  # nine in ten rows were used
+        (repeated(8, 0), "No leak found", True),
+        (repeated(20, 0), COPIED, True),
+        (repeated(20, 1), "No leak found", True),  # one row that anyone writes
+        (repeated(30, 1), COPIED, True),
+        (repeated(40, 0), "Signs of a leak", True),
+        (repeated(80, 20), "No leak found", False),
+        (repeated(122, 18), "No sure sign", False),
+        (repeated(8, 0, name=RUN_REPEATED), "No leak found", False),
+        (repeated(20, 0, name=RUN_REPEATED), COPIED, True),
+        (repeated(20, 0, name=REPLAYED, kind=PHONE), COPIED, True),
+        (repeated(20, 0, name=REPLAYED, kind=NAME), "No sure sign", False),
+        (repeated(80, 0, name="near-duplicates"), "No leak found", False),  # of the twin's rows
+    ],
+)
+def test_copies_are_named_and_chance_decides_what_they_are(copies, answer, is_named):
+    clean = [attack(0.45, 0.55, attack=f"{n}") for n in range(20)]
+    for more in ([], [attack(0.51, 0.6)]):
+        said = judge("leakage", [*clean, *more, *copies])
+        mild = "No sure sign" if more and answer == "No leak found" else answer
+        assert (said.answer, " used and " in said.line) == (mild, is_named), said
+        assert not is_named or "Chance alone" not in said.line
+    # Without a sign that chance does not explain, the guarantee decides.
+    handed = judge_hand_over(claim(1.0), OF_USE, said).answer
+    assert handed == ("Not yet" if answer in (COPIED, "Signs of a leak") else "Yes")
+    # Values are compared once, though there are two ways to count them.
+    only = [replace(m, place=m.place | {"rows": f"{m.place['rows']} only"}) for m in copies]
+    assert judge("leakage", [*clean, *more, *copies, *only]) == said
 
 
 def test_few_others_are_no_leak_and_the_control_would_be():
@@ -257,23 +290,23 @@ def test_more_evidence_never_makes_a_verdict_milder():
     """Weak signals and one that is just sure, copies and refuted claims, in any order."""
     pieces = [[attack(0.51, 0.6, attack=f"weak {n}")] for n in range(4)]
     pieces += [[attack(0.528, 0.628)], beside("minimise", train=(0.1, 0.2), heldout=(0.0, 0.05))]
-    pieces += [beside("minimise", NEAR, train=FAR, heldout=NONE)]
-    pieces += [beside("minimise", "replayed", PHONE, train=FAR, heldout=NONE)]
-    pieces += [bound(9.0, 8.0), [noise_of(0.5)]]
+    copies = [repeated(8, 0), repeated(20, 0, name=REPLAYED, kind=PHONE)]
+    copies += [repeated(30, 0, name=RUN_REPEATED)]
+    pieces += [bound(9.0, 8.0), [noise_of(0.5)], *copies]
     clean, rng = [attack(0.45, 0.55, attack=f"{n}") for n in range(20)], np.random.default_rng(0)
     answers, stated = list(LEAKS), [*map(claim, (None, 1.0, 8.0)), claim(8.0, FLAGGED_UNIT)]
     for many, of_rows, _ in product((1, 20), (list, few), range(40)):
         found, before = of_rows(clean[:many]), [0] * 5
-        for piece in rng.permutation(len(pieces)):
-            found += of_rows(pieces[piece])
+        for piece in rng.permutation(len(pieces)).tolist():
+            found += pieces[piece] if pieces[piece] in copies else of_rows(pieces[piece])
             said = judge("leakage", found)
             handed = (judge_hand_over(each, OF_USE, said).answer for each in stated)
             ranks = [answers.index(said.answer), *map(HANDED.index, handed)]
             assert all(map(int.__ge__, ranks, before)), (said, before)
             before = ranks
             # Copies are named, and never put down to chance.
-            for name in {NEAR, "replayed"} & {m.score.name for m in found}:
-                assert "of training rows" in said.line or said.answer == REFUTED
+            for name in {REPEATED, REPLAYED} & {m.score.name for m in found}:
+                assert " used and " in said.line or said.answer == REFUTED
                 assert "Chance alone" not in said.line
                 assert any(reason.startswith(name) for reason in said.reasons[:12])
 
