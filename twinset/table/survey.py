@@ -78,6 +78,7 @@ _CLEAR = 3.0  # deviations of noise, from which one count holds something
 _SURE = 4.75
 MOST_CELLS = 16_384  # of a declared range, or days
 SOME = 0.005  # share of cells that is worth a word
+MIXED = 0.02  # of amounts, how many of a second currency there may be
 FEW = 0.03  # of cells such as 1,2, how many 1,2,3 there may be where the comma is decimal
 
 
@@ -126,7 +127,12 @@ def describe_column(
     # next to 1,2,3 the comma of 1,2 is none of a number
     answers = clear[What.STYLED + 1]
     least = max(_CLEAR * deviation, FEW * answers, SOME * kinds[NUMBER])
-    if not given and answers > 0 and written[CODES] > least:
+    # nor are $5 and €5 amounts of one kind
+    spelt = written[:DATED].reshape(len(AFFIXES), len(DECIMALS))[:, :EITHER]
+    of_affix = pd.Series(np.where(spelt > _SURE * deviation, spelt, 0.0).sum(1))
+    signs = of_affix[1:].groupby([affix.strip("# ") for affix in AFFIXES[1:]]).sum()
+    is_mixed = signs.nlargest(2).iloc[1] > MIXED * kinds[NUMBER]
+    if not given and (is_mixed or (answers > 0 and written[CODES] > least)):
         kinds[CATEGORY], kinds[NUMBER], are_numbers = kinds[CATEGORY] + kinds[NUMBER], 0.0, False
     # of dates also days of two digits for the year
     days = written[DATED:WORDED]
