@@ -356,12 +356,16 @@ def test_the_riskiest_tenth_is_no_sign_of_a_leak_beside_few_non_members():
 
 def test_the_riskiest_tenth_finds_what_two_of_six_attacks_see_and_lists_copies_first():
     rng, found = np.random.default_rng(0), Counter()
-    for draw, copied in product(range(40), (8, 50)):
-        scores = rng.normal(size=(6, 2000))
-        scores[:2, :copied] = 9.0  # copies of one row are equally near
+    cases = (8, 1000), (50, 1000), (50, 111)
+    for draw, (copied, others) in product(range(40), cases):
+        scores, leaked = rng.normal(size=(6, 1000 + others)), rng.permutation(1000)[:copied]
+        scores[:2, leaked] = 9.0  # copies of one row are equally near
         attacks = [Attack("loss", "model", each[:1000], each[1000:]) for each in scores]
         tenth, members, risks = find_riskiest(attacks, draw)
-        assert {*members[:copied].tolist()} == {*range(copied)} and risks[0] == 1.0
+        # Another row may be first in two attacks by chance.
+        assert len({*members[:copied].tolist()} - {*leaked.tolist()}) <= 1 and risks[0] == 1.0
         assert (np.diff(risks) <= 0).all()
-        found[copied] += tenth.score.low > 0.5
-    assert found[50] > 0.9 * 40 and found[8] < 0.3 * 40  # as the docs say
+        found[copied, others] += tenth.score.low > 0.5
+    # As the docs say: next to few others, most members are left out of the share.
+    assert found[50, 1000] > 0.85 * 40, found
+    assert max(found[8, 1000], found[50, 111]) < 0.4 * 40, found
