@@ -617,6 +617,7 @@ SOURCE = {
     "zip": (["10001", "90210", "60601"] * (N // 3), "category"),
     "marks": (["10001", "90210", "60601", "10001", "1,234"] * (N // 5), "category"),
     "phones": ([str(2_000_000 + 7000 * i) if i % 60 else "1,234" for i in range(N)], "text"),
+    "status": ([*["200", "404"] * 14, "500", "404,500"] * (N // 30), "category"),
     "blanks": ([" 1", "2 "] * (N // 2), "category"),
     "price": ([f"{i % 9}.50" for i in range(N)], "number"),
     "large": (10**18 + np.arange(N) % 3, "category"),

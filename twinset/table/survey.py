@@ -122,7 +122,10 @@ def describe_column(
     # so are they next to 1,234, unless more of them are as large without a mark
     marked = clear[What.STYLED + 2 : What.ZONED].sum()
     large = unmarked[place_magnitude(2.0**10) : THOUSANDS]
-    are_numbers = marked > max(large[large > _SURE * deviation].sum() / 2, SOME * digits)
+    large = large[large > _SURE * deviation].sum()
+    # and 404,500 may be two codes, if there are more of them than of 1,234 to 65,536
+    pairs = unmarked[THOUSANDS + 13 : THOUSANDS + MEANT].sum()
+    are_numbers = marked > max(large / 2, SOME * digits, 2 * pairs)
     are_numbers |= given == NUMBER or kinds[NUMBER] > digits
     # next to 1,2,3 the comma of 1,2 is none of a number
     answers = clear[What.STYLED + 1]
