@@ -49,6 +49,7 @@ class Reading(TypedDict, total=False):
         columns: names of the other columns to keep, "all" (the default) or "none".
         kinds: for other columns, "category", "number", "date", "yes/no", "identifier" or "text".
         ranges: for other columns of numbers, their public lowest and highest values.
+        values: for other columns, all values that are public. Cells with others become gaps.
         split: split of a folder or hub data set, or sheet of an Excel file.
         drop_empty: leave out every row without text or label. By default only a few are.
         delimiter: delimiter of a CSV file. Detected by default.
@@ -67,6 +68,7 @@ class Reading(TypedDict, total=False):
     columns: str | Sequence[str] | None
     kinds: Mapping[str, str] | None
     ranges: Mapping[str, tuple[float, float]] | None
+    values: LabelValues | None
     split: str | None
     drop_empty: bool
     delimiter: str | None
@@ -181,8 +183,6 @@ class Twinset:
         **reading: Unpack[Reading],
     ) -> Self:
         """Learn the table's rows with privacy. Each fit spends its ε again.
-
-        Columns that you do not name are guessed, and the guess is reported.
 
         Example:
             Customers may have written several reviews, and each customer should be protected:

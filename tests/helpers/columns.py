@@ -17,7 +17,7 @@ HOURS = pd.Series(DAYS) + pd.to_timedelta(np.arange(N) % 24, "h")
 
 def release(frame, rules=None, sigma=0.0):
     private, noise = {c: frame[c] for c in frame}, Randomness.for_tests(0)
-    gate = Gate(print, is_private=sigma > 0)
+    gate = Gate(print, is_private=False)
     units, rules = [[i] for i in range(N)], rules or ColumnRules()
     found = ColumnRelease(private, LABELS, 2, units, rules, sigma, None, gate, noise)
     model = found.find_model(np.bincount(LABELS).tolist())

@@ -85,6 +85,21 @@ def test_all_parts_together_spend_what_the_ledger_says_and_faults_are_caught(mon
     assert spending_holds(monkeypatch) == (fault is None)
 
 
+@pytest.mark.parametrize("declared", [["city"], []])
+def test_without_a_selection_only_declared_values_leave_a_private_run(declared):
+    private, gate = {"city": FRAME["city"]}, Gate(lambda event: None)
+    rules = ColumnRules(values=dict.fromkeys(declared, ("York", "Oslo")))
+    given = rules, SIGMA, None, gate, Randomness.for_tests(0)
+    parts = ColumnRelease(private, LABELS, 2, ALONE, *given)
+    with gate.parts_of(GaussianRelease(SIGMA, COLUMNS)):
+        if declared:
+            model = parts.find_model([N / 2, N / 2])
+            assert [c.values for c in model.columns] == [("York", "Oslo")]
+        else:  # the control
+            with pytest.raises(RuntimeError, match="nothing without noise"):
+                parts.find_model([N / 2, N / 2])
+
+
 @st.composite
 def records_of_units(draw):
     """Codes of a few columns for a few records, their owners, and which owner is left out."""

@@ -158,6 +158,7 @@ SELECTIVE = (*POLICY, "selective", "--batch-size", "50")  # so that the first ph
 BOUNDS = ("--importance-bound", "3", "--importance-alpha", "0.2")
 BY_OWNER = ("--owner", "who", "--epsilon", "200")
 KINDS = ("--kind", "title=text", "--kind", "age=number", "--range", "age=18:99")
+KINDS += ("--values", "city=York,Leeds,Oslo")
 
 
 class Way:

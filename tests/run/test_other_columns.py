@@ -98,6 +98,11 @@ def test_the_same_model_writes_more_rows_with_the_same_columns(table, tiny_base)
         ("t.csv", ("--columns", "age", "--columns", "all"), None),
         ("t.csv", ("--columns", "agee"), None),
         ("t.csv", ("--kind", "review=number"), None),
+        ("t.csv", ("--values", "label=pos,neg"), None),
+        ("t.csv", ("--values", "town=York,Hull"), None),
+        ("t.csv", ("--values", "city=York,York"), None),
+        ("t.csv", ("--values", "city=@none.txt"), None),
+        ("t.csv", ("--columns", "none", "--values", "city=York,Hull"), None),
         ("t.csv", ("--range", "age=9"), None),
         ("t.csv", ("--columns", "none", "--range", "age=1:99"), None),
         ("t.csv", ("--columns", ""), None),
@@ -237,6 +242,21 @@ def test_a_second_text_is_written_behind_the_first(table, tiny_base, steps):
 def test_a_declared_range_is_public_and_holds(table, tiny_base):
     twin = generate(tiny_base, "t.csv", "--columns", "age", "--range", "age=18:99")
     assert twin["age"].between(18, 99).all()
+
+
+@pytest.mark.parametrize("more", [(), ("--columns", "who", "--kind", "who=category")])
+def test_declared_values_spend_nothing_on_their_selection(table, tiny_base, more):
+    Path("cities.txt").write_text("Hull\nOslo\nYork\n")
+    given = ("--columns", "city", "--values", "city=@cities.txt", "--labels", "label=pos,neg")
+    twin = generate(tiny_base, "t.csv", *given, *more)
+    assert set(twin["city"].dropna()) == {"York", "Hull"}
+    ledger = Ledger.load(Path("r/model/ledger.json"))
+    selections = [e.attributes for e in ledger.events if isinstance(e, LabelSelection)]
+    assert selections == [1] * bool(more)
+    assert COLUMNS in [e.what for e in ledger.events if isinstance(e, GaussianRelease)]
+    assert any("declared kinds, values and ranges" in each for each in ledger.public_inputs)
+    assert 295 < verify(Path("r/share")).guarantee.epsilon <= 300
+    assert "category of 3 declared values" in Path("r/share/README.md").read_text()
 
 
 def test_a_stopped_run_counts_its_columns_once(table, tiny_base, monkeypatch):

@@ -284,6 +284,7 @@ FORGED = [
     {"affix": "#" * 1000},
     {"odd": float("nan")},
     {"odd": "x"},
+    {"is_closed": "x"},
     {"kind": "number", "edges": (0.0, 1e300)},
     {"kind": "number", "edges": (1.0, 0.0)},
     {"kind": "number", "edges": (0.0, 1.0), "decimals": 200_000_000},
@@ -353,11 +354,20 @@ def test_columns_that_depend_on_one_another_stay_together():
         ({"keep": np.array([1])}, "a list of names"),
         ({"ranges": {"a": (1, 9)}, "kinds": {"a": "date"}}, "declared as no number"),
         ({"keep": 3}, "a list of names"),
+        ({"values": {"a": "York"}}, "a list of texts or numbers"),
+        ({"values": {"a": ["York", None]}}, "a list of texts or numbers"),
+        ({"values": {"a": ["York", "York"]}}, "1 to 255 different values"),
+        ({"values": {"a": [5, 5.0]}}, "1 to 255 different values"),
+        ({"values": {"a": []}}, "1 to 255 different values"),
+        ({"values": {"a": ["\x1b"]}}, "control characters"),
+        ({"values": {"a": ["b"]}, "kinds": {"a": "number"}}, "declared as no category"),
+        ({"values": {"a": ["b"]}, "ranges": {"a": (1, 9)}}, "declared as no number"),
+        ({"values": {"a": ["b"]}, "keep": "none"}, "leaves out 'a'"),
     ],
 )
 def test_bad_rules_are_refused_in_one_line(given, said):
     with pytest.raises(InputError, match=said):
-        ColumnRules.of(given.get("keep"), given.get("kinds"), given.get("ranges"))
+        ColumnRules.of(*map(given.get, ("keep", "kinds", "ranges", "values")))
 
 
 AGES = pd.DataFrame(columns=["age", "city"])
@@ -549,6 +559,33 @@ def test_cells_are_read_by_the_declared_kind(name, tmp_path):
     assert column_notes(list(columns.values()), [])[1:] == []
 
 
+DECLARED_VALUES = {  # values, cells, the twin's type and what it has
+    "texts": (["York", "Hull", "other"], ["Hull", "York", "Leeds", ""], "str", {"Hull", "York"}),
+    "numbers": ([3, 1, 2.0], ["1", "2", "7", "1"], "Int64", {1, 2}),
+    "one": (["York"], ["York", "Hull"], "str", {"York"}),
+}
+
+
+@pytest.mark.parametrize("name", DECLARED_VALUES)
+@pytest.mark.parametrize("sigma", [0.0, 0.5])
+def test_declared_values_are_public_and_others_are_gaps(name, sigma, tmp_path):
+    values, cells, dtype, kept = DECLARED_VALUES[name]
+    cells = [cells[i % len(cells)] for i in range(N)]
+    pd.DataFrame({"t": cells, "row": range(N)}).to_csv(tmp_path / "t.csv", index=False)
+    frame = read_frame(tmp_path / "t.csv")[["t"]]
+    columns, model = release(frame, ColumnRules.of(None, None, None, {"t": values}), sigma)
+    assert list(columns["t"].values) == values  # no noise moves them
+    twin = model.draw(LABELS, 0)["t"]
+    assert str(twin.dtype) == dtype and kept <= set(twin.dropna()) <= {*values}
+    assert twin.dropna().isin(kept).mean() > 0.98  # noise may draw what no row has
+    gaps = sum(cell not in map(str, kept) for cell in cells) / N
+    assert twin.isna().mean() == pytest.approx(gaps, abs=0.03)
+    with pytest.raises(InputError, match="It is a category of . declared values. All others"):
+        model.given({"t": "Paris"})
+    if name == "texts":
+        assert model.given({"t": "York"})[0].draw(LABELS, 0)["t"].eq("York").all()
+
+
 @pytest.mark.parametrize(
     ("cells", "rules", "said"),
     [
@@ -559,12 +596,14 @@ def test_cells_are_read_by_the_declared_kind(name, tmp_path):
         (["18", "67"], {"kinds": {"t": "date"}}, "is a date that fits"),
         (["1", "2", "3", "free"], {}, "% of the filled cells of 't' are not a number"),
         (["9999-12-31", *["2020-01-01"] * 9], {}, "% of the filled cells of 't'"),
+        (["a", "b", "c"], {"values": {"t": ["a", "b"]}}, "of 't' are not a declared value"),
+        (["a", "b", "c"], {"values": {"t": ["d"]}}, "hardly a cell of 't' is a declared value"),
     ],
 )
 def test_cells_that_are_not_of_the_kind_get_a_note(cells, rules, said):
     frame = table_of({"t": [cells[i % len(cells)] for i in range(N)]})
     frame["t"] = frame["t"].map(lambda cell: int(cell) if cell.isdecimal() else cell).astype(object)
-    given = ColumnRules.of(None, rules.get("kinds"), rules.get("ranges"))
+    given = ColumnRules.of(None, *map(rules.get, ("kinds", "ranges", "values")))
     columns, _ = release(frame, given, sigma=0.5)
     notes = column_notes(list(columns.values()), [])[1:]
     assert len(notes) == 1 and said in notes[0]

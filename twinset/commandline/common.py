@@ -155,7 +155,7 @@ def read_values(line: str) -> list[str]:
     except InputError:
         raise
     except (OSError, ValueError):
-        raise InputError(f"`labels`: {line[1:]} cannot be read. Name a UTF-8 file.") from None
+        raise InputError(f"{line[1:]}: cannot be read. Name a UTF-8 file.") from None
     lines = re.split(r"\r\n|\r|\n", content)  # no other character ends a value
     return [line for line in lines if line.strip()]
 
@@ -165,6 +165,7 @@ PAIRS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "labels": ("COLUMN=VALUE,VALUE or COLUMN=@FILE", read_values),
     "bins": ("COLUMN=NUMBER,NUMBER,NUMBER", lambda line: list(map(float, read_line(line)))),
     "kind": ("COLUMN=KIND", str),
+    "values": ("COLUMN=VALUE,VALUE or COLUMN=@FILE", read_values),
     "range": ("COLUMN=LOW:HIGH", lambda ends: tuple(map(float, ends.partition(":")[::2]))),
     "share": ("START=NUMBER", float),
 }
@@ -174,7 +175,7 @@ def read_pairs(given: Iterable[str], option: str) -> dict[str, Any]:
     """Return what an option of `PAIRS` says, by column or by the beginning of files' names.
 
     Values with a comma, or blanks at an end, are put in double quotes, as in CSV. A long list of
-    labels may be a file with one value per line.
+    values may be a file with one value per line.
 
     Raises:
         InputError: something is not written as the option is, or a file cannot be read.
@@ -186,8 +187,9 @@ def read_pairs(given: Iterable[str], option: str) -> dict[str, Any]:
     """
     (how, read), found = PAIRS[option], dict[str, Any]()
     for one in given:
-        # a label may have a "=", else the name of a column
-        name, _, values = one.partition("=") if option == "labels" else one.rpartition("=")
+        # a value may have a "=", else the name of a column
+        has_values = option in ("labels", "values")
+        name, _, values = one.partition("=") if has_values else one.rpartition("=")
         unclear = f"`{option}={one[:60]}`: unclear. Write {how}"
         if not name or not values or name in found:
             raise InputError(f"{unclear}, once for each name.")
@@ -229,7 +231,8 @@ def source_of(data: str, given: dict[str, Any]) -> Source:
     same += "budget budget_file each_row_is_someone"
     reading: dict[str, Any] = {name: given[name] for name in same.split() if name in given}
     # `--kind` is given once for each column, hence the singular
-    pairs = {"labels": "labels", "bins": "bins", "kind": "kinds", "range": "ranges"}
+    pairs = {name: name for name in ("labels", "bins", "values")}
+    pairs |= {"kind": "kinds", "range": "ranges"}
     reading |= {name: read_pairs(given.get(option, ()), option) for option, name in pairs.items()}
     columns = given.get("columns", ("none",))
     reading["columns"] = [name for one in columns for name in read_names(one)]

@@ -113,6 +113,7 @@ COLUMNS = (
     ),
     Option("kind", str, "Kind of another column, if it is not recognised.", "COLUMN=KIND", True),
     Option("range", str, "Public range of a column of numbers.", "COLUMN=LOW:HIGH", True),
+    Option("values", str, "All values of another column. They are public.", "COLUMN=VALUE,…", True),
 )
 # Of rows that a model writes.
 WHERE = Option(

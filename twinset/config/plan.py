@@ -78,7 +78,7 @@ class Plan:
     teacher_noise: float = 0.0  # the same
     selection: LabelSelection | None = None  # of undeclared label values
     column_noise: float = 0.0  # multiplier of the other columns' release (0: none, or no privacy)
-    column_selection: LabelSelection | None = None  # of their values, planned for all of them
+    column_selection: LabelSelection | None = None  # of their values, unless all are declared
 
     @property
     def sample_rate(self) -> float:
@@ -211,11 +211,12 @@ def make_plan(
     config: RunConfig,
     selection: LabelSelection | None = None,
     of_columns: LabelSelection | None = None,
+    has_columns: bool = False,
 ) -> Plan:
     """Choose sample rate, steps, σ and learning rate for N records.
 
     The selections of label values and of the other columns' values, if there are such, have been
-    planned before.
+    planned before. Other columns need none (`has_columns`) if all of their values are declared.
 
     Raises:
         InputError: δ ≥ 1, a highest ε below ε, or the noise needed is so large that it would drown
@@ -240,7 +241,9 @@ def make_plan(
         group_size=privacy.group_size,
         selection=selection,
         column_selection=of_columns,
-        **find_release_noise(privacy, target, delta, selection, steps == 0, of_columns),
+        **find_release_noise(
+            privacy, target, delta, selection, steps == 0, of_columns, has_columns
+        ),
     )
     if target is None or not steps:
         return plan
@@ -271,7 +274,8 @@ def make_plan(
             of and plan_selection(records, privacy, of.attributes, of.most, is_first, attainable)
             for of, is_first in ((selection, True), (of_columns, False))
         )
-        noises = find_release_noise(privacy, attainable, delta, labels, False, others)
+        given = privacy, attainable, delta, labels, False, others, has_columns
+        noises = find_release_noise(*given)
         other = replace(plan, selection=labels, column_selection=others, **noises)
         spent = epsilon([*other.releases, training_alone], delta)
     more = "Use `steps=0`, which trains nothing, or give some thousands of records."
@@ -326,6 +330,7 @@ def find_release_noise(
     selection: LabelSelection | None = None,
     takes_all: bool = False,
     of_columns: LabelSelection | None = None,
+    has_columns: bool = False,
 ) -> dict[str, Any]:
     """Return the noise of a plan's one-time releases, at this ε. 0: without privacy, or left out.
 
@@ -334,7 +339,7 @@ def find_release_noise(
     """
     selections = [each for each in (selection, of_columns) if each is not None]
     delta = left_of(delta, selections)
-    of_tables = privacy.column_share if of_columns is not None else 0.0
+    of_tables = privacy.column_share if has_columns or of_columns is not None else 0.0
     shares = privacy.label_count_share, privacy.marginal_share, privacy.teacher_share, of_tables
     labels, *others = (
         gaussian_noise_multiplier(target * share, delta) if target and share else 0.0
@@ -365,6 +370,7 @@ def settled(
     begun: int | None = None,
     selection: LabelSelection | None = None,
     of_columns: LabelSelection | None = None,
+    has_columns: bool = False,
 ) -> RunConfig:
     """Settle what the options leave to N, steps first. Values given by options stay.
 
@@ -385,7 +391,8 @@ def settled(
         delta = privacy.target_delta or default_delta(records)
         asked = replace(privacy, teacher_share=TEACHER_SHARE)
         takes_all = config.training.steps == 0
-        noises = find_release_noise(asked, target, delta, selection, takes_all, of_columns)
+        given = asked, target, delta, selection, takes_all, of_columns, has_columns
+        noises = find_release_noise(*given)
         knows = min(records, MOST_READ) >= RECORDS_FOR_NOISE * noises["teacher_noise"]
         privacy = asked if knows else replace(privacy, teacher_share=0.0)
     sampling = config.sampling.settled(bool(privacy.teacher_share))

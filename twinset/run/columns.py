@@ -20,7 +20,7 @@ from twinset.config.plan import least_threshold
 from twinset.privacy.accounting.events import LabelSelection
 from twinset.privacy.mechanism.columns import release_histograms, release_pair_scores, unit_weights
 from twinset.privacy.mechanism.counts import on_simplex, select_label_values
-from twinset.privacy.mechanism.gate import Gate
+from twinset.privacy.mechanism.gate import Gate, Noisy
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.run.run_folder import COLUMN_VALUES
 from twinset.sampling.column_model import (
@@ -48,7 +48,7 @@ from twinset.table.kinds import (
     Column,
     ColumnRules,
 )
-from twinset.table.survey import describe_column, text_dtype, with_values
+from twinset.table.survey import SOME, describe_column, text_dtype, with_values
 from twinset.table.tokenization import OTHER_TOKENS
 
 # Parts of σ⁻², which adds up: of kinds and ranges, of grids, of labels with each column, of the
@@ -71,7 +71,8 @@ class ColumnRelease:
         units: records of each unit that are counted, m at most.
         rules: what the owner declared.
         noise_multiplier: σ of all histograms and scores together. 0: no privacy.
-        selection: of values, planned for all columns. None: no privacy.
+        selection: of values, planned for all columns without declared values. None: all columns
+            have them, or there is no privacy.
         gate: which all parts pass, and the selection.
         randomness: its noise streams are used.
         together: units whose δ together was planned.
@@ -125,8 +126,17 @@ class ColumnRelease:
             self.lines.append(on_simplex(np.where(lines > CLEAR * deviation, lines, 0.0)))
 
     def find_values(self) -> None:
-        """Select the values of categories, and of what may be identifiers, by noisy counts."""
-        chosen = [i for i, c in enumerate(self.columns) if c.kind in (CATEGORY, IDENTIFIER)]
+        """Select the values of categories, and of what may be identifiers, by noisy counts.
+
+        Declared values are public, so nothing is counted.
+        """
+        declared = self.rules.values
+        for place, own in enumerate(self.columns):
+            if own.name in declared:
+                own = with_values(own, declared[own.name], self.stated[place])
+                self.columns[place] = replace(own, is_closed=True)
+        those = [i for i, c in enumerate(self.columns) if c.kind in (CATEGORY, IDENTIFIER)]
+        chosen = [i for i in those if self.columns[i].name not in declared]
         if not chosen:
             return
         counted = [row for unit in self.units for row in unit]
@@ -135,7 +145,8 @@ class ColumnRelease:
             texts.append([column.texts[p] for p in column.places[counted].tolist() if p >= 0])
         if self.selection is None:
             counts = (Counter(each).most_common() for each in texts)
-            found = [{value: n for value, n in each if n > 1} for each in counts]
+            exact = [{value: n for value, n in each if n > 1} for each in counts]
+            found = self.gate.release(Noisy(exact, None))
         else:
             # fewer columns than planned have less noise, and cost no more δ
             planned, units = self.selection, self.together
@@ -156,8 +167,8 @@ class ColumnRelease:
     def find_grids(self) -> list[np.ndarray]:
         """Count numbers and dates on their grids. Return (size,) the share of each value.
 
-        The same release tells how many cells have a released value of their category. If most have
-        none, the column is no category.
+        The same release tells how many cells have a public value of their category. If most have
+        none, the column is no category, unless it was declared.
         """
         codes, sizes, starts = list[np.ndarray](), list[int](), list[int]()
         for column, cells in zip(self.columns, self.cells, strict=True):
@@ -165,7 +176,7 @@ class ColumnRelease:
             self.codes.append(own := column.encode(cells))
             if column.kind == CATEGORY:
                 inside = np.where(own < len(column.values), 0, 1)
-                codes.append(np.where(own == column.size - 1, -1, inside))
+                codes.append(np.where(cells.places < 0, -1, inside))
                 sizes.append(2)
             if column.kind in (NUMBER, DATE):
                 grid = len(column.edges) - 1
@@ -187,6 +198,9 @@ class ColumnRelease:
                     else:
                         column = Column(column.name, TEXT, text_dtype(self.stated[place]))
                     self.codes[place] = column.encode(self.cells[place])
+                if column.is_closed and outside > max(CLEAR * deviation, SOME * inside):
+                    odd = outside / max(outside, inside + outside)
+                    column = replace(column, odd=round(float(odd), 3))
             own_shares = np.ones(column.size)
             if levels:
                 own_shares[:-1] = grid_shares(levels, deviation)
@@ -252,7 +266,8 @@ class ColumnRelease:
         is_there = []
         for place, counts in zip(kept, alone, strict=True):
             mask = np.ones(len(counts), bool)
-            last = 2 if self.columns[place].kind == CATEGORY else 1
+            own = self.columns[place]
+            last = 1 + len(own.others) if own.kind == CATEGORY else 1
             mask[-last:] = counts[-last:] > CLEAR * deviation
             is_there.append(mask if mask.any() else ~mask)
         counted, predicted = [], []  # (C, K) of each column, and the same of 0 or more
@@ -323,12 +338,13 @@ def column_notes(columns: Sequence[Column], left_out: Sequence[str]) -> list[str
             f"{OTHER_TOKENS} tokens at most."
         )
     ones = {NUMBER: "a number", DATE: "a date", TRUTH: "a yes or a no"}
+    ones |= {CATEGORY: "a declared value"}
     for column in columns:
         name, one = repr(column.name), ones.get(column.kind, "filled")
         if column.odd >= HARDLY:
             found.append(
-                f"hardly a cell of {name} is {one} that fits. Leave it out of `kinds` and "
-                "`ranges`, or declare others."
+                f"hardly a cell of {name} is {one} that fits. Leave it out of `kinds`, `ranges` "
+                "and `values`, or declare others."
             )
         elif column.odd:
             found.append(

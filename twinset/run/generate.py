@@ -404,7 +404,11 @@ def plan_run(
         with suppress(InputError):
             other = replace(same, policy=replace(same.policy, **sound, redact_only=False))
             policies[policy] = make_plan(
-                planned.records, other, planned.selection, planned.column_selection
+                planned.records,
+                other,
+                planned.selection,
+                planned.column_selection,
+                bool(planned.column_noise),
             )
     return PlanReport(planned, phases, policies, owned, most)
 

@@ -146,7 +146,7 @@ def plan_time(
         visits = min(usual, max(FEWEST_VISITS, int(usual * fits / training)))
         with suppress(InputError):  # so few visits at a time would drown in noise
             size = size_for(plan.records, visits)
-            selections = plan.selection, plan.column_selection
+            selections = plan.selection, plan.column_selection, bool(plan.column_noise)
             fitted = make_plan(plan.records, sized(config, *size), *selections)
     if fitted != plan:
         progress.say(

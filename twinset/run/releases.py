@@ -178,18 +178,19 @@ def enter_account(run: Run, events: Sequence[Event] = ()) -> None:
     config, records, made = run.config, run.records, getattr(run, "plan", None)
     units = len(records.units(config))
     labels = run.selection.attributes if run.selection else len(records.undeclared)
-    others = 0 if records.others is None else records.others.shape[1]
+    others, has_columns = run.undeclared_columns, records.others is not None
 
     def planned(target: float | None) -> Ledger:
         privacy = replace(config.privacy, target_epsilon=target)
-        selections = [
+        of_labels, of_columns = (
             plan_selection(units, privacy, many, run.most, of_labels)
             for many, of_labels in ((labels, True), (others, False))
-        ]
-        asked = settled(replace(config, privacy=privacy), units, None, *selections)
+        )
+        given = of_labels, of_columns, has_columns
+        asked = settled(replace(config, privacy=privacy), units, None, *given)
         if made is not None:
             asked = sized(asked, made.steps, made.batch_size)
-        plan, scale = make_plan(units, asked, *selections), run.scale
+        plan, scale = make_plan(units, asked, *given), run.scale
         if made is None and target is not None:
             scale = config.policy.policy_class.weight_scale(config.policy, run.base)
         return plan_ledger(run, plan, scale)
@@ -231,7 +232,10 @@ def open_ledger(run: Run) -> Ledger:
         "everything it was trained on",
         f"the longest text kept, {config.training.max_tokens} tokens",
         *(
-            ["declared kinds and ranges of other columns, and types that their source states"]
+            [
+                "declared kinds, values and ranges of other columns, and types that their source "
+                "states"
+            ]
             if run.records.others is not None
             else []
         ),

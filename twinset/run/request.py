@@ -123,7 +123,8 @@ class Source:
         how = {"prompt": prompt, "owner": owner, "hold_out": hold_out, **reading}
         declared, bins = (how.pop(name, None) or {} for name in ("labels", "bins"))
         merge, drop = (bool(how.pop(name, False)) for name in ("merge_labels", "drop_undeclared"))
-        columns = ColumnRules.of(*(how.pop(name, None) for name in ("columns", "kinds", "ranges")))
+        rules = "columns", "kinds", "ranges", "values"
+        columns = ColumnRules.of(*(how.pop(name, None) for name in rules))
         listed: Any = attributes if pd.api.types.is_list_like(attributes) else [attributes]
         names = tuple(name for name in listed if name is not None)
         labels = LabelRules(declared, bins, merge, drop)
@@ -273,7 +274,8 @@ class Run:
     selection: LabelSelection | None = None  # planned (None: all values are declared)
     # selected values by column, and their noisy counts (None: nothing was released)
     selected: dict[str, dict[LabelValue, int]] | None = None
-    column_selection: LabelSelection | None = None  # planned, of the other columns' values
+    # planned, of the other columns' values (None: there are no columns, or all are declared)
+    column_selection: LabelSelection | None = None
     template: Template = field(init=False)  # `count` may choose another of the `candidates`
     counts: dict[Combination, int] | None = None  # rows by label (None: in proportion to records)
     # set by `plan`
@@ -310,6 +312,12 @@ class Run:
     def most(self) -> int:
         """Maximum number of records per unit: those of an owner in a step or count, else 1."""
         return 1 if self.owned is None else self.config.privacy.max_records_per_owner
+
+    @property
+    def undeclared_columns(self) -> int:
+        """Number of other columns without declared values."""
+        others, declared = self.records.others, self.source.columns.values
+        return 0 if others is None else sum(name not in declared for name in others)
 
     def tell(self, *notes: str) -> None:
         """Show notes to the owner, and keep them for `internal/notes.txt`."""

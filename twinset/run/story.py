@@ -180,9 +180,8 @@ def select(run: Run, spends: bool = True) -> None:
         if not (run.folder and run.folder.is_resumed):  # a resumed run has entered before
             releases.enter_account(run)
         found, whose = releases.find_label_values(run, spends)
-        if records.others is not None:
-            counts = len(records.units(config)), config.privacy, records.others.shape[1], run.most
-            run.column_selection = plan_selection(*counts, of_labels=False)
+        counts = len(records.units(config)), config.privacy, run.undeclared_columns, run.most
+        run.column_selection = plan_selection(*counts, of_labels=False)
         notes: list[str] = []
         run.records = records.with_values(found, whose, notes if spends else [])
         if not len(run.records):
@@ -221,11 +220,12 @@ def plan(run: Run) -> None:
         begun = (known["plan"]["steps"], known["plan"]["batch_size"]) if known else None
         units = len(records.units(run.config))
         began = begun[0] if begun else None
-        run.config = config = settled(run.config, units, began, run.selection, run.column_selection)
+        selections = run.selection, run.column_selection, records.others is not None
+        run.config = config = settled(run.config, units, began, *selections)
         # refuses prompts that do not fit
         text_budget(find_prompts(run), attention_span(run.base.model), config.training.max_tokens)
         asked = sized(config, *begun) if begun and config.training.is_timed else config
-        run.plan = make_plan(units, asked, run.selection, run.column_selection)
+        run.plan = make_plan(units, asked, *selections)
         if config.privacy.target_epsilon is not None:
             run.scale = config.policy.policy_class.weight_scale(config.policy, run.base)
         if run.source.prompt is None:

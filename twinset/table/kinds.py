@@ -81,9 +81,11 @@ class ColumnRules:
     keep: tuple[str, ...] | None = None  # names. None: all that can be kept
     kinds: Mapping[str, str] = field(default_factory=dict)  # by column, one of `DECLARABLE`
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of numbers
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # of categories, all
 
     def __post_init__(self) -> None:
-        """Refuse unknown kinds and empty ranges."""
+        """Refuse unknown kinds, empty ranges and bad values. Columns with values are categories."""
+        object.__setattr__(self, "kinds", dict.fromkeys(self.values, CATEGORY) | dict(self.kinds))
         for name, kind in self.kinds.items():
             if kind not in DECLARABLE:
                 known = ", ".join(DECLARABLE)
@@ -93,25 +95,40 @@ class ColumnRules:
                 raise InputError(f"`ranges`: {name!r} needs two rising numbers, such as 18 and 99")
             if self.kinds.get(name, NUMBER) != NUMBER:
                 raise InputError(f"`ranges`: {name!r} is declared as no number. Leave one out.")
+        for name, values in self.values.items():
+            if self.kinds[name] != CATEGORY:
+                raise InputError(f"`values`: {name!r} is declared as no category. Leave one out.")
+            are_clean = all(value.strip() and not CONTROL.search(value) for value in values)
+            if not (are_clean and 1 <= len(set(values)) == len(values) <= MOST_VALUES):
+                raise InputError(
+                    f"`values`: give 1 to {MOST_VALUES} different values for {name!r}, not "
+                    "blank and without control characters."
+                )
 
     @classmethod
-    def of(cls, keep: Any = None, kinds: Any = None, ranges: Any = None) -> ColumnRules:
-        """Return rules as they are given: "all", "none" or names, and values by column.
+    def of(
+        cls, keep: Any = None, kinds: Any = None, ranges: Any = None, values: Any = None
+    ) -> ColumnRules:
+        """Return rules as they are given: "all", "none" or names, and the rest by column.
 
         >>> ColumnRules.of(["age"], {"age": "number"}, {"age": (18, 99)}).ranges
         {'age': (18.0, 99.0)}
         """
         names = [keep] if isinstance(keep, str) else listed(keep)
         kinds, ranges = by_name(kinds, "kinds"), by_name(ranges, "ranges")
+        lists = {name: listed(given) for name, given in by_name(values, "values").items()}
+        for name, each in lists.items():
+            if each is None or not all(isinstance(v, str | Real | Decimal) for v in each):
+                raise InputError(f"`values`: give a list of texts or numbers for {name!r}")
         kept: tuple[str, ...] | None = None
         if keep is None or names == ["all"]:
             pass
         elif names == ["none"]:
             kept = ()
-            if named := [*kinds, *ranges]:
+            if named := [*kinds, *ranges, *lists]:
                 raise InputError(
-                    f"`columns=none` leaves out {named[0]!r}, but `kinds` or `ranges` names it. "
-                    "Give one of them."
+                    f"`columns=none` leaves out {named[0]!r}, but `kinds`, `ranges` or `values` "
+                    "names it. Give one of them."
                 )
         elif names is not None and all(isinstance(name, str) for name in names):
             kept = tuple(dict.fromkeys(map(str, names)))
@@ -131,7 +148,8 @@ class ColumnRules:
                     f"`ranges`: {name!r} needs two numbers, such as 18 and 99"
                 ) from None
             ends[name] = low, high
-        return cls(kept, kinds, ends)
+        spelt = {n: tuple(plain(plain_cell(v)) for v in each or ()) for n, each in lists.items()}
+        return cls(kept, kinds, ends, spelt)
 
     @property
     def names(self) -> list[str]:
@@ -140,9 +158,9 @@ class ColumnRules:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        ranges = {name: list(ends) for name, ends in self.ranges.items()}
+        ranges, values = ({n: list(v) for n, v in g.items()} for g in (self.ranges, self.values))
         keep = None if self.keep is None else list(self.keep)
-        return {"keep": keep, "kinds": dict(self.kinds), "ranges": ranges}
+        return {"keep": keep, "kinds": dict(self.kinds), "ranges": ranges, "values": values}
 
 
 # -- columns ---------------------------------------------------------------------------------------
@@ -165,6 +183,7 @@ class Column:
         step: of what numbers and dates (in seconds) are multiples. 0: as fine as they are written.
         lengths: of a text, the share of lines of 1, 2, … words.
         odd: share of cells that are not of the kind, if noise leaves no doubt. They are gaps.
+        is_closed: whether a category has declared values, so all others are gaps.
     """
 
     name: str
@@ -178,12 +197,18 @@ class Column:
     odd: float = 0.0
     lengths: tuple[float, ...] = ()
     step: float = 0.0
+    is_closed: bool = False
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """What a category has for values that were not released."""
+        return () if self.is_closed else (OTHER,)
 
     @property
     def size(self) -> int:
         """Number of different values: of the domain or grid, other values and a gap."""
         if self.kind == CATEGORY:
-            return len(self.values) + 2  # others, a gap
+            return len(self.values) + len(self.others) + 1  # a gap
         if self.kind == TEXT:
             return 2  # some text, a gap
         return len(self.edges) if self.kind in (NUMBER, DATE) else 3  # G cells and a gap
@@ -199,6 +224,7 @@ class Column:
             and self.affix in AFFIXES
             and len(self.values) <= MOST_VALUES
             and {type(self.odd), type(self.step)} <= {int, float}
+            and type(self.is_closed) is bool
             and 0 <= self.odd <= 1
             and 0 <= self.step <= DAY
             and len(self.lengths) in (0, MOST_WORDS)
@@ -226,7 +252,7 @@ class Column:
             if self.kind == TEXT:
                 table[place] = 0
             elif self.kind == CATEGORY:
-                table[place] = known.get(text, gap - 1)
+                table[place] = known.get(text, gap - len(self.others))
             elif self.kind == TRUTH:
                 truth = read_truth(text)
                 table[place] = gap if truth is None else truth
@@ -243,6 +269,8 @@ class Column:
         'number, 18 to 19'
         """
         if self.kind == CATEGORY:
+            if self.is_closed:
+                return f"category of {len(self.values)} declared values. All others are gaps"
             return f"category of {len(self.values)} values. All others are {OTHER!r}"
         if self.kind == NUMBER:
             digits = 15 if self.decimals <= MOST_DECIMALS else 3
@@ -300,7 +328,7 @@ class Column:
         [0.0, 0.5, 0.0, 0.0]
         """
         is_cut = self.kind in (NUMBER, DATE)
-        named = [*map(plain, self.values), OTHER]
+        named = [*map(plain, self.values), *self.others]
         known = {NUMBER: self._span, DATE: self._span, TRUTH: read_truth}
 
         def fits(text: str) -> bool:
@@ -379,7 +407,7 @@ class Column:
         if self.kind == TEXT:
             return np.array(["", None], object)[numbers]
         if self.kind == CATEGORY:
-            return np.array([*self.values, OTHER, None], object)[numbers]
+            return np.array([*self.values, *self.others, None], object)[numbers]
         if self.kind == TRUTH:
             words: list[Any] = self.form.split("/") if self.form else [False, True]
             words = [0, 1] if self.form == "0/1" and self.dtype != "str" else words

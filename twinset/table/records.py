@@ -385,7 +385,7 @@ def choose_others(
         if name in taken:
             raise InputError(
                 f"{source}: {name!r} is the text, a label or the owner. Leave it out of `columns`, "
-                "`kinds` and `ranges`."
+                "`kinds`, `ranges` and `values`."
             )
     if is_open and frame.shape[1] > MOST_OTHERS:
         raise InputError(

@@ -296,15 +296,15 @@ COLUMNS = Theorem(
     statement=(
         "The other columns are released in five parts. Earlier parts and public choices decide "
         "what is counted in each. The first counts what cells are, how they are written and how "
-        "large they are. The second selects values of columns of text, as LABEL_VALUES. The third "
+        "large they are. The second selects undeclared values, as LABEL_VALUES. The third "
         "counts numbers and dates on public grids. The fourth counts each column, alone and with "
         "the labels, and scores pairs of columns. The fifth counts the best pairs. A record's "
         "cells are read on their own, by public lists of spellings. In each part but the second a "
         "unit adds one vector of bounded length, or moves each of P scores by at most 1 and all "
         "of them by √P. So each is a Gaussian release, and the event's σ⁻² is the sum of theirs. "
         "Which columns, values and gaps are kept, bins, the graphical model and all rows drawn "
-        "from it are post-processing. Names, order and stated types of columns, declared kinds "
-        "and ranges are public."
+        "from it are post-processing. Names, order and stated types of columns, declared kinds, "
+        "values and ranges are public."
     ),
     source="Dong, Roth and Su 2019, 'Gaussian Differential Privacy', corollary 3.3. The choice of "
     "pairs follows McKenna, Miklau and Sheldon 2021, 'Winning the NIST Contest'",
