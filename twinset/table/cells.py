@@ -57,7 +57,8 @@ _COMMA = re.compile(  # 192.168.100.200 is no number
 )
 _NO_BREAK = re.compile("[\xa0\u202f]")  # blanks, as France writes them before €
 _PADDED = re.compile(r"[-+]?0\d")  # 007 is no number
-_CODES = re.compile(r"\d\d?(,\d\d?){2,}")  # 1,2,3 of several answers, but not 1,23,456
+# Several answers: 1,2,3 and 1, 2 and 1;2, but not 1,23,456
+_CODES = re.compile(r"\d\d?((,\d\d?){2,}|(, \d\d?)+|(; ?\d\d?)+)")
 _LARGE = re.compile(r"-?[1-9]\d{15,19}")  # identifiers of whole numbers that no float holds
 
 # No and yes, as they are spelt together.
@@ -439,8 +440,9 @@ def survey_places(text: str, is_text: bool) -> tuple[int, int, int]:
         return What.DIGITS if is_text else What.LARGE, -1, -1
     if _UUID.fullmatch(text):
         return What.CATEGORY, NUMBERED, -1
-    if _CODES.fullmatch(text):
-        return What.CATEGORY, CODES, -1
     words = len(text.split())
+    line = LINED + min(words, MOST_WORDS) - 1
+    if _CODES.fullmatch(text):
+        return What.CATEGORY, CODES, line
     is_prose = words >= PROSE_WORDS or len(text) >= PROSE_LETTERS
-    return What.TEXT if is_prose else What.CATEGORY, -1, LINED + min(words, MOST_WORDS) - 1
+    return What.TEXT if is_prose else What.CATEGORY, -1, line

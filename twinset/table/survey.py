@@ -127,15 +127,15 @@ def describe_column(
     pairs = unmarked[THOUSANDS + 13 : THOUSANDS + MEANT].sum()
     are_numbers = marked > max(large / 2, SOME * digits, 2 * pairs)
     are_numbers |= given == NUMBER or kinds[NUMBER] > digits
-    # next to 1,2,3 the comma of 1,2 is none of a number
+    # next to 1,2,3 the comma of 1,2 is none of a number, and next to enough of them nor is 1
     answers = clear[What.STYLED + 1]
-    least = max(_CLEAR * deviation, FEW * answers, SOME * kinds[NUMBER])
+    least = max(_SURE * deviation, FEW * (answers or 3 * kinds[NUMBER]), SOME * kinds[NUMBER])
     # nor are $5 and €5 amounts of one kind
     spelt = written[:DATED].reshape(len(AFFIXES), len(DECIMALS))[:, :EITHER]
     of_affix = pd.Series(np.where(spelt > _SURE * deviation, spelt, 0.0).sum(1))
     signs = of_affix[1:].groupby([affix.strip("# ") for affix in AFFIXES[1:]]).sum()
     is_mixed = signs.nlargest(2).iloc[1] > MIXED * kinds[NUMBER]
-    if not given and (is_mixed or (answers > 0 and written[CODES] > least)):
+    if not given and (is_mixed or written[CODES] > least):
         kinds[CATEGORY], kinds[NUMBER], are_numbers = kinds[CATEGORY] + kinds[NUMBER], 0.0, False
     # of dates also days of two digits for the year
     days = written[DATED:WORDED]
