@@ -144,6 +144,12 @@ def describe_column(
     kinds[NUMBER if are_numbers else CATEGORY] += digits
     pair, truths = choose_truth(written, sizes, deviation)
     filled = sum(kinds.values())
+    doubt = _CLEAR * deviation * len(kinds) ** 0.5
+    # with Mai and Okt next to them, Jan and Feb are of another language
+    form, grain = choose_date_form(written[DATED:WORDED], deviation)
+    is_foreign = re.search("d-?%[_^]?b", form) and filled - days > max(doubt, FEW * filled)
+    if not given and is_foreign:
+        kinds[CATEGORY], kinds[DATE] = kinds[CATEGORY] + kinds[DATE], 0.0
     if given == TRUTH:
         fits[TRUTH] = truths
 
@@ -155,14 +161,13 @@ def describe_column(
         outside = count_outside(sizes, ends, deviation)
         missing += outside if outside > HARDLY * filled else 0.0  # some may well be outside
     filled = max(filled, missing)
-    is_clear = missing > max(_CLEAR * deviation * len(kinds) ** 0.5, SOME * filled)
+    is_clear = missing > max(doubt, SOME * filled)
     found = Column(name, kind, odd=round(float(missing / filled), 3) if is_clear else 0.0)
 
     if kind == NUMBER or (kind == IDENTIFIER and kinds[NUMBER] > kinds[CATEGORY]):
         found = replace(found, form=COMMAS[0] if has_commas else "." if are_texts else "")
         return describe_numbers(found, survey, deviation, column, ends)
     if kind == DATE:
-        form, grain = choose_date_form(written[DATED:WORDED], deviation)
         zones = clear[What.ZONED :]
         if ":" in form and not form.endswith("%p") and zones.max() > max(0.0, what[What.DATE]):
             form += ZONES[int(zones.argmax())]
