@@ -155,7 +155,7 @@ def read_values(line: str) -> list[str]:
     except InputError:
         raise
     except (OSError, ValueError):
-        raise InputError(f"{line[1:]}: cannot be read. Name a UTF-8 file.") from None
+        raise InputError(f"{line[1:]} cannot be read. Name a UTF-8 file.") from None
     lines = re.split(r"\r\n|\r|\n", content)  # no other character ends a value
     return [line for line in lines if line.strip()]
 
@@ -195,8 +195,8 @@ def read_pairs(given: Iterable[str], option: str) -> dict[str, Any]:
             raise InputError(f"{unclear}, once for each name.")
         try:
             found[name] = read(values)
-        except InputError:
-            raise
+        except InputError as error:
+            raise InputError(f"`{option}`: {error}") from None
         except ValueError:
             raise InputError(f"{unclear}.") from None
     return found

@@ -23,7 +23,7 @@ from twinset.files.atomic import write_json
 from twinset.files.limits import read_text
 from twinset.privacy.mechanism.counts import on_simplex
 from twinset.table.columns import asked_values
-from twinset.table.kinds import GAPS, IDENTIFIER, MOST_VALUES, OTHER, TEXT, Column, series_of
+from twinset.table.kinds import GAPS, IDENTIFIER, MOST_VALUES, TEXT, Column, series_of
 from twinset.table.schema import plain, written_line
 
 FILE, TABLES = "columns.json", "columns.safetensors"
@@ -208,8 +208,8 @@ class ColumnModel:
         for column in self.columns:
             own = twin[column.name]
             if isinstance(own.dtype, pd.CategoricalDtype):
-                known = list(dict.fromkeys([*column.values, OTHER]))
-                own = own.cat.set_categories([v for v in known if (own == v).any() or v != OTHER])
+                others = [value for value in column.others if (own == value).any()]
+                own = own.cat.set_categories(list(dict.fromkeys([*column.values, *others])))
             columns[column.name] = pd.Series(own.tolist(), dtype=own.dtype)
         return pd.DataFrame(columns)
 
