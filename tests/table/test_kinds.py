@@ -118,7 +118,7 @@ MESSY = DATES | {
     "yes no": (["Yes", "No", "Yes"] * (N // 3), "category", "str", "Yes|No"),
     "answers": (["1", "2", "1,2", "1,2,3", "2", "3"] * (N // 6), "category", "str", r"\d(,\d)*"),
     "spaced answers": (["1", "2", "1, 2", "1, 2, 3"] * (N // 4), "category", "str", r"\d(, \d)*"),
-    "split answers": (["1", "2", "1;2", "1;2;3", "1; 3"] * (N // 5), "category", "str", r"[\d; ]+"),
+    "semicolons": ([*"1231", "1;2", "1; 3"] * (N // 6), "category", "str", r"[\d; ]+"),
     "few pairs": ([str(i % 60) if i % 20 else "3, 4" for i in range(N)], "number", "Int64", r"\d+"),
     "more answers": (["1,2,3", *["1", "2,3"] * 7] * (N // 15), "category", "str", r"\d(,\d)*"),
     "German": (["1-Mai-23", "2-Jun-23", "3-Jul-23"] * (N // 3), "category", "str", r"\d-\w+-23"),

@@ -134,7 +134,8 @@ def describe_column(
     spelt = written[:DATED].reshape(len(AFFIXES), len(DECIMALS))[:, :EITHER]
     of_affix = pd.Series(np.where(spelt > _SURE * deviation, spelt, 0.0).sum(1))
     signs = of_affix[1:].groupby([affix.strip("# ") for affix in AFFIXES[1:]]).sum()
-    is_mixed = signs.nlargest(2).iloc[1] > MIXED * kinds[NUMBER]
+    # of a whole histogram the largest place is noise up to six deviations
+    is_mixed = signs.nlargest(2).iloc[1] > max(2 * _CLEAR * deviation, MIXED * kinds[NUMBER])
     if not given and (is_mixed or written[CODES] > least):
         kinds[CATEGORY], kinds[NUMBER], are_numbers = kinds[CATEGORY] + kinds[NUMBER], 0.0, False
     # of dates also days of two digits for the year
