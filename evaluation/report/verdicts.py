@@ -59,6 +59,7 @@ MEANINGS = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("ut
 TOO_FEW, REFUTED, COPIED = "Too few rows to say", "The claim is refuted", "Copies to read"
 FEW_COPIES = 3  # of held-out rows: fewer say little about chance
 FALSE_ALARMS = 0.025  # of one attack, and of all of a verdict together: those of a 95 % interval
+COPY_TESTS = 7  # that copies are compared by: rows, runs, and five kinds of personal data
 # Of fidelity, the most important first: all of a text, what is missing, words, labels, lengths.
 DECIDING = (
     "MAUVE",
@@ -448,7 +449,8 @@ def judge_leakage(measured: Sequence[Measured]) -> Verdict:
         elif few:
             answer, line, tone = TOO_FEW, f"{line}, but rows are few", "unknown"
         else:
-            answer, tone = ("No sure sign", "mixed") if found else ("No leak found", "good")
+            is_clean = not found and not copied
+            answer, tone = ("No leak found", "good") if is_clean else ("No sure sign", "mixed")
         if copied:
             line += f". See {copied[0].reason}"
         elif found and tone != "bad":
@@ -498,7 +500,8 @@ def _compare(measured: Sequence[Measured]) -> Iterator[Comparison]:
             # Without a leak, any of the rows that are repeated may as well have been held out.
             used, others = (round(score.value * score.n) for score in (train, held_out))
             by_chance = float(hypergeom.sf(used - 1, train.n + held_out.n, used + others, train.n))
-            leaks, errors = by_chance <= FALSE_ALARMS, float(norm.isf(by_chance))
+            leaks = by_chance <= FALSE_ALARMS / COPY_TESTS
+            errors = float(norm.isf(by_chance))
             is_copied = others < FEW_COPIES and train.value > held_out.value
             is_copied &= group.place.get("kind") != NAME and (leaks or group.name != RUN_REPEATED)
             said = f"{used:,} of {train.n:,} used and {others:,} of {held_out.n:,} others"

@@ -25,7 +25,7 @@ from twinset.table.cells import (
     survey_places,
 )
 from twinset.table.columns import table_of
-from twinset.table.kinds import Column, ColumnRules
+from twinset.table.kinds import CATEGORY, Column, ColumnRules
 from twinset.table.read import read_frame, write_frame
 from twinset.table.records import records_from_frame
 from twinset.table.schema import plain
@@ -108,6 +108,18 @@ MESSY = DATES | {
         "7 (EUR|USD)",
     ),
     "plans": (["USD 9", "EUR 8", "GBP 7"] * (N // 3), "category", "str", r"[A-Z]{3} [789]"),
+    "few signs": (
+        [f"{'' if v % 20 else '$€'[v % 40 > 0]}{v % 9}.50" for v in range(N)],
+        "number",
+        "float64",
+        r"\d\.50?",
+    ),
+    "few lists": (
+        [*["20, 30"] * 8, *["4,5"] * 4, *(f"{v % 90}.25" for v in range(N - 12))],
+        "number",
+        "float64",
+        r"\d+\.\d+",
+    ),
     "percent": ([f"{i % 101}%" for i in range(N)], "number", "str", r"\d{1,3}%"),
     "signed": ([f"{i % 9 - 4:+}" for i in range(N)], "number", "int64", r"-?[0-4]"),
     "p value": ([f"{1 + i % 9}e-{8 + i % 3}" for i in range(N)], "number", "float64", r".+e-.+"),
@@ -147,7 +159,13 @@ MESSY = DATES | {
     "too many": ([f"text {i}" for i in range(N)], "text", None, ""),
 }
 # share of cells that are not of the kind
-ODD = {"free": 1 / 9, "comma typo": 1 / 40, "few pairs": 1 / 20, "unsure": 1 / 60}
+ODD = {
+    "free": 1 / 9,
+    "comma typo": 1 / 40,
+    "few pairs": 1 / 20,
+    "few lists": 8 / N,
+    "unsure": 1 / 60,
+}
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +215,7 @@ def test_a_written_twin_is_read_back_with_the_same_types(messy, tmp_path):
     write_frame(twin, tmp_path / "twin.csv", None, False, decimals=decimals)
     real, again = pd.read_csv(path), pd.read_csv(tmp_path / "twin.csv")
     texts = {n for n, c in columns.items() if c.kind == "text"}
-    unlike = {"free", "few pairs", "three formats"} | texts
+    unlike = {"free", "few pairs", "few lists", "few signs", "three formats"} | texts
     for name in set(twin) - unlike:
         assert again[name].dtype == real[name].dtype, name
 
@@ -591,6 +609,14 @@ def test_declared_values_are_public_and_others_are_gaps(name, sigma, tmp_path):
         model.given({"t": "Paris"})
     if name == "texts":
         assert model.given({"t": "York"})[0].draw(LABELS, 0)["t"].eq("York").all()
+
+
+def test_declared_values_are_found_in_other_spellings_of_their_cells():
+    column = Column("t", CATEGORY, values=("York", "5", "true", "a", "A"), is_closed=True)
+    cells = ["york ", "5.0", "True", " a", "a", "A", "5.5", "Leeds", None]
+    assert column.encode(Cells.of(pd.Series(cells))).tolist() == [0, 1, 2, 3, 3, 4, 5, 5, 5]
+    with pytest.raises(InputError, match="texts or numbers for 't'"):
+        ColumnRules.of(values={"t": [1, float("nan")]})
 
 
 @pytest.mark.parametrize(

@@ -90,11 +90,14 @@ def find_selection(run: Run) -> LabelSelection | None:
     """
     records, names = len(run.records.units(run.config)), len(run.records.undeclared)
     selection = plan_selection(records, run.config.privacy, names, run.most)
-    if selection and 2 * selection.threshold > records * run.most:
+    if selection is None:
+        return None
+    surely = selection.threshold + math.ceil(2 * selection.deviation)
+    if 2 * surely > records * run.most:
         raise InputError(
-            f"noisy counts make a label value public if {selection.threshold} records or more have "
-            f"it. {records * run.most} records are too few for two values. Declare `labels`, or "
-            "take a larger `epsilon`."
+            f"noisy counts surely make a label value public if {surely} records have it. "
+            f"{records * run.most} records are too few for two values. Declare `labels`, or take "
+            "a larger `epsilon`."
         )
     return selection
 

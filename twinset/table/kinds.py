@@ -118,7 +118,9 @@ class ColumnRules:
         kinds, ranges = by_name(kinds, "kinds"), by_name(ranges, "ranges")
         lists = {name: listed(given) for name, given in by_name(values, "values").items()}
         for name, each in lists.items():
-            if each is None or not all(isinstance(v, str | Real | Decimal) for v in each):
+            if each is None or not all(
+                isinstance(v, str | Real | Decimal) and v == v for v in each
+            ):
                 raise InputError(f"`values`: give a list of texts or numbers for {name!r}")
         kept: tuple[str, ...] | None = None
         if keep is None or names == ["all"]:
@@ -248,10 +250,14 @@ class Column:
         gap, table = self.size - 1, np.full(len(cells.texts) + 1, self.size - 1, np.int64)
         edges = self._edges
         known = {plain(value): place for place, value in enumerate(self.values)}
+        if self.is_closed:
+            known = {_loosely(text): place for text, place in known.items()} | known
         for place, text in enumerate(cells.texts):
             if self.kind == TEXT:
                 table[place] = 0
             elif self.kind == CATEGORY:
+                if self.is_closed and text not in known:
+                    text = _loosely(text)
                 table[place] = known.get(text, gap - len(self.others))
             elif self.kind == TRUTH:
                 truth = read_truth(text)
@@ -490,6 +496,15 @@ class Column:
         elif self.form == DIGITS or self.dtype == "str":
             made = list(map(str, made))
         return series_of(self.name, np.array(made, object), self.dtype)
+
+
+def _loosely(text: str) -> str:
+    """Return a cell as it is compared with declared values, without blanks and capitals.
+
+    >>> [_loosely(text) for text in (" York", "5.0", "5.10")]
+    ['york', '5', '5.10']
+    """
+    return re.sub(r"^(-?[0-9]+)\.0+$", r"\1", text.strip().casefold())
 
 
 def series_of(name: str, cells: np.ndarray, dtype: str) -> pd.Series:

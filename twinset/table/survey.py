@@ -129,13 +129,15 @@ def describe_column(
     are_numbers |= given == NUMBER or kinds[NUMBER] > digits
     # next to 1,2,3 the comma of 1,2 is none of a number, and next to enough of them nor is 1
     answers = clear[What.STYLED + 1]
-    least = max(_SURE * deviation, FEW * (answers or 3 * kinds[NUMBER]), SOME * kinds[NUMBER])
-    # nor are $5 and €5 amounts of one kind
+    answers = answers if answers > FEW * kinds[NUMBER] else 3 * kinds[NUMBER]
+    least = max(_SURE * deviation, FEW * answers, SOME * kinds[NUMBER])
+    # nor are $5 and €5 amounts of one kind, if most numbers have a sign
     spelt = written[:DATED].reshape(len(AFFIXES), len(DECIMALS))[:, :EITHER]
     of_affix = pd.Series(np.where(spelt > _SURE * deviation, spelt, 0.0).sum(1))
     signs = of_affix[1:].groupby([affix.strip("# ") for affix in AFFIXES[1:]]).sum()
     # of a whole histogram the largest place is noise up to six deviations
     is_mixed = signs.nlargest(2).iloc[1] > max(2 * _CLEAR * deviation, MIXED * kinds[NUMBER])
+    is_mixed &= signs.sum() > kinds[NUMBER] / 2
     if not given and (is_mixed or written[CODES] > least):
         kinds[CATEGORY], kinds[NUMBER], are_numbers = kinds[CATEGORY] + kinds[NUMBER], 0.0, False
     # of dates also days of two digits for the year

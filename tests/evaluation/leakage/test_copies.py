@@ -151,7 +151,7 @@ def test_short_rows_that_many_write_are_no_sign_of_a_leak(rows, held, share):
     for _ in range(draws):
         tables = draw(rows), draw(rows), draw(held)
         told.append(judge_leakage(overlap(*tables, None, seed=0, progress=Silent())))
-    signs = [said.answer for said in told if said.answer != "No leak found"]
+    signs = [said for said in told if said.answer not in ("No leak found", "No sure sign")]
     assert len(signs) <= binom.ppf(0.999, draws, 0.025), signs
     # The control: an eighth of the used rows, of which none were held out.
     leak = judge_leakage(
