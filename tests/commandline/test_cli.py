@@ -176,10 +176,10 @@ def test_the_halves_make_the_whole(place, run):
 def test_the_command_line_wins_over_a_config_file(place, tiny_base):
     Path("run.toml").write_text(
         f'text = "review"\nattribute = "label"\nbase-model = "{tiny_base}"\n'
-        'epsilon = 3\nsteps = 3\nmax-tokens = 12\nrows-per-label = ["pos=1"]\n'
+        'epsilon = 6\nsteps = 3\nmax-tokens = 12\nrows-per-label = ["pos=1"]\n'
     )
     command = ("generate", "t.csv", "--config", "run.toml", "--dry-run", "--json", "--quiet")
-    for more, epsilon in (((), 3), (("--epsilon", "8"), 8), (("--no-privacy",), None)):
+    for more, epsilon in (((), 6), (("--epsilon", "8"), 8), (("--no-privacy",), None)):
         plan = json.loads(call(*command, *more).out)
         assert (plan["target_epsilon"], plan["steps"]) == (epsilon, 3)
     assert plan["noise_multiplier"] == 0
