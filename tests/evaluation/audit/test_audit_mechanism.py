@@ -34,7 +34,7 @@ from twinset.privacy.accounting.events import GaussianRelease
 from twinset.privacy.mechanism import noise
 
 SURE = 1 - 3e-6
-DELTA, TRIALS, RELEASED = 0.2, 8000, 2500
+DELTA, TRIALS, RELEASED = 0.2, 8000, 4000
 # Of the mean in standard deviations, of the step and of the release that are broken least. Claimed
 # is 1.
 LEAST_SHIFT, LEAST_OF_RELEASES = 1.39, 3**0.5
