@@ -29,7 +29,7 @@ from ..fidelity import columns
 from ..fidelity.measures import SECOND, TRAIN
 from ..findings import Measured, Question, Score
 from ..leakage.copies import HELDOUT, NEAR, REPEATED, RUN_REPEATED, RUNS, SAMPLE
-from ..leakage.names import NAME, REPLAYED
+from ..leakage.names import KINDS, NAME, REPLAYED
 from ..leakage.noise import NOISE, lacks_noise
 from ..leakage.roc import AUROC, BOUND, CLAIM, MARGIN, PLACE, RATES, RISKIEST
 from ..release import (
@@ -59,7 +59,7 @@ MEANINGS = tomllib.loads(Path(__file__).with_name("meanings.toml").read_text("ut
 TOO_FEW, REFUTED, COPIED = "Too few rows to say", "The claim is refuted", "Copies to read"
 FEW_COPIES = 3  # of held-out rows: fewer say little about chance
 FALSE_ALARMS = 0.025  # of one attack, and of all of a verdict together: those of a 95 % interval
-COPY_TESTS = 7  # that copies are compared by: rows, runs, and five kinds of personal data
+COPY_TESTS = 2 + len(KINDS)  # that copies are compared by: rows, runs, personal data
 # Of fidelity, the most important first: all of a text, what is missing, words, labels, lengths.
 DECIDING = (
     "MAUVE",

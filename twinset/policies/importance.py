@@ -159,9 +159,6 @@ class PublishedImportance(Importance):
     def scales(self) -> list[Scale]:
         return []
 
-    def noise_stated(self, event: Event) -> float:
-        return super().noise_stated(event) * self._options.importance_bound
-
     def noise_shapes(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """Return s in each parameter's shape. All are 1 before the first release."""
         import torch

@@ -304,9 +304,9 @@ class NoisePolicy:
         self.mean_noise: list[float] = []
 
     def noise_stated(self, event: Event) -> float:
-        """Return σC by an event: the noise over its shapes. NaN: the event says none."""
-        sigma: float = getattr(event, "noise_multiplier", float("nan"))
-        return sigma * self._params.max_grad_norm
+        """Return σC by an event, whose σ is of the least noisy direction. NaN: it says none."""
+        least: float = getattr(event, "noise_multiplier", float("nan"))
+        return least / self.least_noise(self._params.options) * self._params.max_grad_norm
 
     def scales(self) -> list[Scale]:
         """Return the geometry for clipping, a scale for each parameter. Empty: the plain one.

@@ -107,8 +107,7 @@ def run_training(trainer: Trainer, batches: Sequence[np.ndarray], context: StepC
         weights = engine.parameters
         adam = torch.optim.Adam(weights, plan.learning_rate, betas=(0.9, 0.99), fused=True)
         schedule = torch.optim.lr_scheduler.LambdaLR(adam, rate_shape)
-        gate = context.gate
-        optimizer = PrivateOptimizer(weights, policy, plan.batch_size, adam, schedule, gate)
+        optimizer = PrivateOptimizer(weights, policy, plan.batch_size, adam, schedule, context.gate)
         if context.resume_state is not None:
             optimizer.restore(context.resume_state)
         loss = MismatchLoss.from_plan(plan, context.training)

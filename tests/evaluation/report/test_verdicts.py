@@ -179,12 +179,12 @@ def attack(low, high, name="AUROC", sees="model", **more):
     return Measured("leakage", score(name, low, high), {"attack": "loss", "sees": sees} | more)
 
 
-def beside(goal, **ends):
+def two_sides(goal, **ends):
     return rows("leakage", "shared", goal, **ends)
 
 
 def repeated(used, others, n=800, m=200, name=REPEATED, **place):
-    """Rows or values that the twin repeats: so many of n used ones, and of m others."""
+    """Rows or values that the twin repeats: `used` of n used ones, and `others` of m others."""
     counted = zip(("train", "held-out"), (used, others), (n, m), strict=True)
     return [
         Measured("leakage", proportion(name, hits, of, "minimise"), {"rows": word} | place)
@@ -210,13 +210,13 @@ def bound(value, claim, policy="uniform"):
         ([attack(0.51, 0.6)], "Signs of a leak"),
         ([attack(0.51, 0.6), *[attack(0.45, 0.55)] * 10], "No sure sign"),
         ([attack(0.6, 0.7, sees=BLIND)], "Not measured"),
-        (beside("minimise", train=(0.1, 0.2), heldout=(0.0, 0.05)), "Signs of a leak"),
-        (beside("minimise", train=(0.1, 0.2), heldout=(0.1, 0.3)), "No leak found"),
-        (beside("match", train=(0.1, 0.2), heldout=(0.5, 0.6)), "Signs of a leak"),
+        (two_sides("minimise", train=(0.1, 0.2), heldout=(0.0, 0.05)), "Signs of a leak"),
+        (two_sides("minimise", train=(0.1, 0.2), heldout=(0.1, 0.3)), "No leak found"),
+        (two_sides("match", train=(0.1, 0.2), heldout=(0.5, 0.6)), "Signs of a leak"),
         # Equal tables are compared where there are some.
-        (beside("minimise", train=FAR, sample=(0.0, 0.1), heldout=(0.0, 0.01)), "No leak found"),
+        (two_sides("minimise", train=FAR, sample=(0.0, 0.1), heldout=(0.0, 0.01)), "No leak found"),
         # The longest run has no upper end: it can't be above another, and so is no attack.
-        (beside("minimise", train=FAR, heldout=(0.0, math.inf)), "Not measured"),
+        (two_sides("minimise", train=FAR, heldout=(0.0, math.inf)), "Not measured"),
         (bound(3.0, 8.0), "Not measured"),
         (bound(9.0, 8.0), REFUTED),
         (bound(9.0, math.nan), "Not measured"),
@@ -289,7 +289,7 @@ def noise_of(share):
 def test_more_evidence_never_makes_a_verdict_milder():
     """Weak signals and one that is just sure, copies and refuted claims, in any order."""
     pieces = [[attack(0.51, 0.6, attack=f"weak {n}")] for n in range(4)]
-    pieces += [[attack(0.528, 0.628)], beside("minimise", train=(0.1, 0.2), heldout=(0.0, 0.05))]
+    pieces += [[attack(0.528, 0.628)], two_sides("minimise", train=(0.1, 0.2), heldout=(0.0, 0.05))]
     copies = [repeated(8, 0), repeated(20, 0, name=REPLAYED, kind=PHONE)]
     copies += [repeated(30, 0, name=RUN_REPEATED)]
     pieces += [bound(9.0, 8.0), [noise_of(0.5)], *copies]

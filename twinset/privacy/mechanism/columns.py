@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from twinset.privacy.accounting.events import COLUMNS, GaussianRelease
+from twinset.privacy.accounting.events import COLUMNS
 from twinset.privacy.mechanism.gate import Measured, Noisy
 from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.randomness import Randomness
@@ -117,6 +117,5 @@ def release_pair_scores(
     longest = len(pairs) ** 0.5
     noisy = torch.from_numpy(scores.copy())
     found = add_gaussian_(noisy, noise_multiplier * longest, randomness).numpy()
-    event = GaussianRelease(noise_multiplier, COLUMNS) if noise_multiplier else None
-    measured = Measured.of(scores, found, longest)
-    return Noisy((found, noise_multiplier * longest), event, measured)
+    value, measured = (found, noise_multiplier * longest), Measured.of(scores, found, longest)
+    return Noisy.gaussian(value, noise_multiplier, COLUMNS, measured)

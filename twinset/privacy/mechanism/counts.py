@@ -22,7 +22,6 @@ import numpy as np
 from twinset.privacy.accounting.events import (
     LABEL_COUNTS,
     TOKEN_MARGINALS,
-    GaussianRelease,
     LabelSelection,
 )
 from twinset.privacy.mechanism.gate import Measured, Noisy
@@ -86,7 +85,6 @@ def release_label_counts(
         ValueError: a label is not in the public set (its value is not shown), or that set is empty
             or holds a combination twice.
     """
-    event = GaussianRelease(noise_multiplier, LABEL_COUNTS)
     public = set(combinations)
     if not public or len(public) < len(combinations):
         raise ValueError("the public label combinations must be distinct, and at least one")
@@ -99,7 +97,8 @@ def release_label_counts(
     grid = GaussianGrid(randomness.noise[0], randomness.refinement[0])
     grid.add(noisy, noise_multiplier * most, step=1.0)
     measured = Measured.of(exact, noisy, most, rounded=0.5)
-    return Noisy(tuple(int(count) for count in noisy), event, measured)
+    counted = tuple(int(count) for count in noisy)
+    return Noisy.gaussian(counted, noise_multiplier, LABEL_COUNTS, measured)
 
 
 def select_label_values(

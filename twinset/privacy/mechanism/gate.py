@@ -66,6 +66,11 @@ class Noisy(Generic[T]):
     def __init__(self, value: T, event: Event | None, measured: Sequence[Measured] = ()) -> None:
         self._value, self.event, self._measured = value, event, tuple(measured)
 
+    @classmethod
+    def gaussian(cls, value: U, sigma: float, what: str, sums: Sequence[Measured]) -> Noisy[U]:
+        """Return the value of one Gaussian release of multiplier σ. With σ = 0 it has no event."""
+        return Noisy(value, GaussianRelease(sigma, what) if sigma else None, sums)
+
     def then(self, function: Callable[[T], U]) -> Noisy[U]:
         """Return what a mechanism makes of the value without a record. It spends no more."""
         return Noisy(function(self._value), self.event, self._measured)

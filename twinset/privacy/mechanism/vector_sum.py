@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from twinset.privacy.accounting.events import TEACHER, GaussianRelease
+from twinset.privacy.accounting.events import TEACHER
 from twinset.privacy.mechanism.gate import Measured, Noisy
 from twinset.privacy.mechanism.noise import add_gaussian_
 from twinset.privacy.mechanism.randomness import Randomness
@@ -84,8 +84,7 @@ class VectorSum:
 
         exact = self._sum.astype(np.float64) / UNIT_STEPS
         noisy = add_gaussian_(torch.from_numpy(exact.copy()), noise_multiplier, randomness).numpy()
-        event = GaussianRelease(noise_multiplier, what) if noise_multiplier else None
-        return Noisy(noisy, event, Measured.of(exact, noisy))
+        return Noisy.gaussian(noisy, noise_multiplier, what, Measured.of(exact, noisy))
 
 
 Weights = list[np.ndarray]
@@ -174,13 +173,11 @@ def fit_regressions(
             total.add(_gradients(data, units, split(weights)) / descent.max_grad_norm)
         noisy = total.release(sigma, randomness, TEACHER)  # a part of what is returned
         measured += noisy._measured
-        gradient = noisy._value * descent.max_grad_norm / units_expected
-        speed = descent.momentum * speed + gradient
+        speed = descent.momentum * speed + noisy._value * descent.max_grad_norm / units_expected
         weights = weights - rate * speed
         mean += weights * (step >= first) / (descent.steps - first)
         count(step + 1, descent.steps)
-    event = GaussianRelease(noise_multiplier, TEACHER) if noise_multiplier else None
-    return Noisy(split(mean), event, measured)
+    return Noisy.gaussian(split(mean), noise_multiplier, TEACHER, measured)
 
 
 def _gradients(data: Regressions, units: Sequence[Sequence[int]], weights: Weights) -> np.ndarray:
