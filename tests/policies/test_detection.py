@@ -135,7 +135,7 @@ def test_patterns_leave_nothing_of_what_they_catch_and_plain_words_alone():
     assert [flagged("patterns", text) for text in PLAIN] == [[]] * len(PLAIN)
 
 
-@given(st.text(max_size=80))
+@given(st.text(max_size=80) | st.sampled_from("²፩❶𑁒🄀"))
 def test_patterns_flag_every_digit_in_sorted_disjoint_spans(text):
     spans = flagged("patterns", text)
     assert all(0 <= a < b <= len(text) for a, b in spans)

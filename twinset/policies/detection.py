@@ -121,7 +121,7 @@ def mask_texts(
 # need `entities`. Every pattern takes time linear in the text, whatever the text: a repetition is
 # short or never gives back what it took (`++`), and is tried once for each run it could take.
 
-_DIGIT = r"\d²³¹¼-¾⁰⁴-⁹₀-₉⅐-ↈ①-⓿"  # \d are the decimal digits of every script
+_DIGIT = r"\d²³¹¼-¾፩-፼᧚⁰⁴-⁹₀-₉⅐-ↈ①-⓿❶-➓𐩀-𐩇𐹠-𐹾𑁒-𑁥🄀-🄊"  # \d are the decimal digits of every script
 _MAIL = r"[^\s@<>()\[\],;:\"]"
 _HOST = r"[\w-]++(?:\.[\w-]++)"
 _TOPS = ("com", "net", "org", "edu", "gov", "info", "[a-z]{2}")  # in lower case: no "dull.It"
