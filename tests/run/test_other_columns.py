@@ -13,6 +13,7 @@ from tests.helpers.commands import arguments, call
 from twinset import Twinset, api
 from twinset.errors import InputError
 from twinset.privacy.accounting.events import COLUMNS, GaussianRelease, LabelSelection
+from twinset.privacy.mechanism.randomness import Randomness
 from twinset.privacy.statement.ledger import Ledger
 from twinset.release.verify import verify
 from twinset.run import releases
@@ -54,18 +55,17 @@ def generate(tiny_base, data, *more):
 
 
 @pytest.mark.parametrize("data", ["t.csv", "t.parquet"])
-def test_a_twin_loads_where_the_real_table_loads(table, tiny_base, data):
+def test_a_twin_loads_where_the_real_table_loads(table, tiny_base, monkeypatch, data):
+    keys = np.random.default_rng(0).bytes  # once in a hundred runs noise takes gaps to be there
+    monkeypatch.setattr(Randomness, "from_os", lambda: Randomness._of(lambda: keys(32), "x", True))
     twin, real = generate(tiny_base, data), read_frame(data)
     kept = [name for name in KEPT if name != "who"]
     assert list(twin) == [name for name in twin if name in KEPT] and set(kept) <= set(twin)
-    for name in kept:
-        assert twin[name].dtype == real[name].dtype, name
-    assert twin["age"].between(16, 64).all() and twin["gap"].isna().mean() == pytest.approx(
-        2 / 3, abs=0.3
-    )
+    assert twin[kept].dtypes.to_dict() == real[kept].dtypes.to_dict()
+    assert twin["age"].between(16, 64).all()
+    assert twin["gap"].isna().mean() == pytest.approx(2 / 3, abs=0.3)
     assert ((twin["age"] > 40) == twin["old"]).mean() > 0.8  # and go together
-    report = verify(Path("r/share"))
-    assert report.rows == 40
+    assert verify(Path("r/share")).rows == 40
     events = Ledger.load(Path("r/model/ledger.json")).events
     assert [e.what for e in events if isinstance(e, GaussianRelease)].count(COLUMNS) == 1
     assert sum(isinstance(event, LabelSelection) for event in events) == 2
