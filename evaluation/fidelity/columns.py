@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from twinset.table.cells import DAY, Cells, read_number
+from twinset.table.cells import DAY, Cells, loosely, read_number
 from twinset.table.columns import text_cells
 
 from ..findings import Histogram, Measured, mean, proportion
@@ -156,6 +156,8 @@ def draw_columns(tables: Tables, seed: int) -> Iterator[Histogram]:
         bins += [each for each in (REST, GAP) if any(count[each] for count in counts)]
         shares = ([count[each] / max(1, count.total()) for each in bins] for count in counts)
         series = dict(zip((TWIN, REAL), shares, strict=True))
+        spelled = {loosely(text): text for text in Cells.of(some[0][name]).texts}
+        bins = [spelled.get(each, each) for each in bins]
         yield Histogram("fidelity", f"{PICTURE}{name}", name, bins, series)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from twinset.table.cells import Cells, have_commas, read_date, read_number
+from twinset.table.cells import Cells, have_commas, loosely, read_date, read_number
 from twinset.table.schema import plain
 
 PARTS = 20  # that a column of many numbers is cut into
@@ -62,8 +62,10 @@ class Cut:
     def parts(self, column: pd.Series) -> np.ndarray:
         """Return the part of each cell (n,), as a text.
 
-        >>> Cut().parts(pd.Series(["1.0", None, "x"])).tolist()
-        ['1', '(gap)', 'x']
+        A twin has the spelling of declared values, so capitals and blanks at the ends don't count.
+
+        >>> Cut().parts(pd.Series(["1.0", None, " York"])).tolist()
+        ['1', '(gap)', 'york']
         """
         cells = Cells.of(column)
         if self.by_gaps:
@@ -74,7 +76,7 @@ class Cut:
         else:  # 1.0 of a text file is 1 of a column of numbers
             values = map(read_number, cells.texts)
             pairs = zip(values, cells.texts, strict=True)
-            found = [text if value is None else plain(value[0]) for value, text in pairs]
+            found = [loosely(text) if v is None else plain(v[0]) for v, text in pairs]
         return np.array([*found, GAP], object)[cells.places]
 
 

@@ -58,7 +58,7 @@ IN_MODEL = (CATEGORY, NUMBER, DATE, TRUTH, TEXT)
 MOST_TEXTS = 3  # columns of texts that are kept without being declared. Each takes time to write.
 HALF = 0.5  # share of a category's cells that its released values must have
 NOISE_COST = 0.2  # records that a cell's noise moves, for a deviation of 1, once fitted
-FEW = 4.0  # deviations of noise that a bin has on average, for one label combination
+FEW = 2.0  # deviations of noise that a cell has on average, in a table with labels or of a pair
 
 
 class ColumnRelease:
@@ -213,11 +213,15 @@ class ColumnRelease:
     ) -> tuple[list[np.ndarray], list[int]]:
         """Return the model's value of each value (size,), and how many there are of each column.
 
-        Numbers are cut into bins that are larger than the noise of a table of labels.
+        Numbers are cut into bins so large that noise does not drown a table of them: with labels,
+        and of two columns.
         """
+        records = len(self.units)  # N is public
         deviation = self.sigma / LABELS**0.5 * (2 * len(kept)) ** 0.5
-        held = len(self.units) / self.combinations  # N is public
-        most = int(min(MOST_BINS, max(2.0, held / max(1e-9, FEW * deviation))))
+        of_labels = records / max(1e-9, FEW * deviation * self.combinations)
+        deviation = self.sigma / PAIRS**0.5 * (len(kept) - 1) ** 0.5
+        of_pairs = (records / max(1e-9, FEW * deviation)) ** 0.5
+        most = int(min(MOST_BINS, max(2.0, min(of_labels, of_pairs))))
         bins, sizes = [], []
         for place in kept:
             column = self.columns[place]

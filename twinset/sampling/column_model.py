@@ -29,7 +29,7 @@ from twinset.table.schema import plain, written_line
 FILE, TABLES = "columns.json", "columns.safetensors"
 PARTS = ("bins", "shares", "tables")  # names of arrays in that file, before a number
 GROUP = 16  # cells of a grid that are counted together, and groups of groups
-MOST_BINS = 24  # of a column of numbers in the model
+MOST_BINS = 48  # of a column of numbers in the model
 CLEAR = 3.0  # deviations of noise from which something is taken to be there
 # Rounds of fitting. On clothing reviews 120 rounds move a conditional share by up to 0.003 on
 # average, and by up to 0.15 where a case is rare.

@@ -373,6 +373,15 @@ def read_truth(text: str) -> int | None:
     return _TRUTH.get(text.strip())
 
 
+def loosely(text: str) -> str:
+    """Return a cell as it is compared with declared values, without blanks and capitals.
+
+    >>> [loosely(text) for text in (" York", "5.0", "5.10", "Maße")]
+    ['york', '5', '5.10', 'maße']
+    """
+    return re.sub(r"^(-?[0-9]+)\.0+$", r"\1", text.strip().lower())
+
+
 def place_magnitude(value: float) -> int:
     """Return the place of a number among zero and the powers of two of either sign.
 

@@ -37,6 +37,7 @@ from twinset.table.cells import (
     UUID,
     ZONES,
     Cells,
+    loosely,
     read_date,
     read_number,
     read_truth,
@@ -251,13 +252,13 @@ class Column:
         edges = self._edges
         known = {plain(value): place for place, value in enumerate(self.values)}
         if self.is_closed:
-            known = {_loosely(text): place for text, place in known.items()} | known
+            known = {loosely(text): place for text, place in known.items()} | known
         for place, text in enumerate(cells.texts):
             if self.kind == TEXT:
                 table[place] = 0
             elif self.kind == CATEGORY:
                 if self.is_closed and text not in known:
-                    text = _loosely(text)
+                    text = loosely(text)
                 table[place] = known.get(text, gap - len(self.others))
             elif self.kind == TRUTH:
                 truth = read_truth(text)
@@ -335,16 +336,22 @@ class Column:
         """
         is_cut = self.kind in (NUMBER, DATE)
         named = [*map(plain, self.values), *self.others]
+        loose = {loosely(name): name for name in named if self.is_closed}
         known = {NUMBER: self._span, DATE: self._span, TRUTH: read_truth}
 
+        def meant(text: str) -> str:
+            return text if text in named else loose.get(loosely(text), text)
+
         def fits(text: str) -> bool:
-            return text in named if self.kind == CATEGORY else known[self.kind](text) is not None
+            if self.kind == CATEGORY:
+                return meant(text) in named
+            return known[self.kind](text) is not None
 
         asked = [wanted] if is_cut and isinstance(wanted, tuple) else asked_values(wanted, fits)
         filled = [each for each in asked if not pd.api.types.is_scalar(each) or pd.notna(each)]
         gap = len(filled) < len(asked)
         if not is_cut:
-            texts = {plain(plain_cell(each)) for each in filled}
+            texts = {meant(plain(plain_cell(each))) for each in filled}
             truths = {read_truth(text) for text in texts}
             own = [name in texts for name in named]
             own = own if self.kind == CATEGORY else [0 in truths, 1 in truths]
@@ -496,15 +503,6 @@ class Column:
         elif self.form == DIGITS or self.dtype == "str":
             made = list(map(str, made))
         return series_of(self.name, np.array(made, object), self.dtype)
-
-
-def _loosely(text: str) -> str:
-    """Return a cell as it is compared with declared values, without blanks and capitals.
-
-    >>> [_loosely(text) for text in (" York", "5.0", "5.10")]
-    ['york', '5', '5.10']
-    """
-    return re.sub(r"^(-?[0-9]+)\.0+$", r"\1", text.strip().casefold())
 
 
 def series_of(name: str, cells: np.ndarray, dtype: str) -> pd.Series:

@@ -107,7 +107,8 @@ def test_gaps_alone_are_compared_where_cells_hardly_repeat():
     [
         (["1.0", "2", None], [1, 2.0, np.nan], ["1", "2", "(gap)"]),
         ([f"{n // 10},{n % 10}" for n in range(10, 90)], ["1,000", "8,900"], ["00", "19"]),
-        (["True", "False"], [True, None], ["True", "(gap)"]),
+        (["True", "False"], [True, None], ["true", "(gap)"]),
+        (["york", " HULL"], ["York", "Hull"], ["york", "hull"]),  # as declared values are spelled
         (["2024-02-29"], [pd.Timestamp("2024-02-29")], ["2024-02-29"]),
         ([f"{n}.5" for n in range(200)] * 2, [-5, 1e9, "free"], ["00", "19", "(gap)"]),
         ([f"{d:%d.%m.%Y}" for d in pd.date_range("2020", periods=99)], ["3.1.2020"], ["00"]),

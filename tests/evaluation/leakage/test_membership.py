@@ -331,7 +331,9 @@ def test_columns_find_a_copied_row_and_no_row_of_another_twin():
     ]
     places = [np.random.default_rng(0).permutation(200) for _ in sides]
     sides = [take_records(side, place) for side, place in zip(sides, places, strict=True)]
-    for twin, least, most in ((patients(200, 3), 0.4, 0.6), (patients(200, 1), 0.9, 1.0)):
+    copy = patients(200, 1)
+    spelled = copy.assign(**{name: copy[name].str.upper() for name in ("ward", "drug", "town")})
+    for twin, least, most in ((patients(200, 3), 0.4, 0.6), (copy, 0.9, 1.0), (spelled, 0.9, 1.0)):
         attacks, guessed = column_attacks(twin, *sides)
         areas = {a.name: attack_scores(a, seed=0)[0].value for a in attacks}
         assert least < areas["nearest twin row by columns"] <= most
