@@ -611,6 +611,17 @@ def test_declared_values_are_public_and_others_are_gaps(name, sigma, tmp_path):
         assert model.given({"t": "York"})[0].draw(LABELS, 0)["t"].eq("York").all()
 
 
+@pytest.mark.parametrize("place", ["memory", "file"])
+@pytest.mark.parametrize("rules", [{"values": {"t": [0, 0.5, 1]}}, {"kinds": {"t": "category"}}])
+def test_a_category_of_floats_comes_back_as_floats(place, rules, tmp_path):
+    frame = pd.DataFrame({"t": [(i % 3) / 2 for i in range(N)]})
+    if place == "file":
+        frame.to_parquet(tmp_path / "t.parquet")
+        frame = read_frame(tmp_path / "t.parquet")[["t"]]
+    twin = release(frame, ColumnRules.of(**rules), sigma=0.5)[1].draw(LABELS, 0)["t"]
+    assert twin.dtype == "float64" and set(twin.dropna()) == {0.0, 0.5, 1.0}
+
+
 def test_declared_values_are_found_in_other_spellings_of_their_cells():
     column = Column("t", CATEGORY, values=("York", "5", "true", "a", "A"), is_closed=True)
     cells = ["york ", "5.0", "True", " a", "a", "A", "5.5", "Leeds", None]

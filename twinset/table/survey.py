@@ -448,7 +448,10 @@ def with_values(column: Column, texts: Sequence[str], cells: pd.Series) -> Colum
         if dtype == ORDERED:
             order = {plain(plain_cell(v)): n for n, v in enumerate(widened(cells).cat.categories)}
             values.sort(key=lambda value: order.get(plain(value), len(order)))
-    elif column.dtype == "int64" and texts and all(type(number) is int for number in numbers):
+    elif texts and (
+        (pd.api.types.is_float_dtype(cells.dtype) and None not in numbers)
+        or (column.dtype == "int64" and all(type(number) is int for number in numbers))
+    ):
         values = list(numbers)
         dtype = dtype_name(cells, values)
     else:
