@@ -627,6 +627,7 @@ def test_declared_values_are_found_in_other_spellings_of_their_cells():
     cells = ["york ", "5.0", "True", " a", "a", "A", "5.5", "Leeds", None]
     assert column.encode(Cells.of(pd.Series(cells))).tolist() == [0, 1, 2, 3, 3, 4, 5, 5, 5]
     conditions = {"york ": [0], "5.0": [1], "A": [4], " A,TRUE": [2, 4], "5.5": [], "Masse": []}
+    conditions |= {" a": [3], "a ,york": [0, 3]}  # a cell and a condition are read alike
     for asked, places in conditions.items():
         assert np.flatnonzero(column.select(asked)[2]).tolist() == places, asked
     with pytest.raises(InputError, match="texts or numbers for 't'"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from numbers import Real
@@ -251,14 +251,10 @@ class Column:
         gap, table = self.size - 1, np.full(len(cells.texts) + 1, self.size - 1, np.int64)
         edges = self._edges
         known = {plain(value): place for place, value in enumerate(self.values)}
-        if self.is_closed:
-            known = {loosely(text): place for text, place in known.items()} | known
-        for place, text in enumerate(cells.texts):
+        for place, text in enumerate(self._spelled(cells.texts)):
             if self.kind == TEXT:
                 table[place] = 0
             elif self.kind == CATEGORY:
-                if self.is_closed and text not in known:
-                    text = loosely(text)
                 table[place] = known.get(text, gap - len(self.others))
             elif self.kind == TRUTH:
                 truth = read_truth(text)
@@ -267,6 +263,15 @@ class Column:
                 found = int(np.searchsorted(edges, value, side="right")) - 1
                 table[place] = found if found < gap else -1
         return table[cells.places]
+
+    def _spelled(self, texts: Sequence[str]) -> Sequence[str]:
+        """Return cells as declared values are spelled. An exact spelling goes before a loose one."""
+        if not self.is_closed:
+            return texts
+        exact = {name: name for name in map(plain, self.values)}
+        known = {loosely(name): name for name in exact} | exact
+        ways = ((text, text.strip(), loosely(text)) for text in texts)
+        return [next((known[way] for way in each if way in known), each[0]) for each in ways]
 
     @property
     def about(self) -> str:
@@ -336,22 +341,18 @@ class Column:
         """
         is_cut = self.kind in (NUMBER, DATE)
         named = [*map(plain, self.values), *self.others]
-        loose = {loosely(name): name for name in named if self.is_closed}
         known = {NUMBER: self._span, DATE: self._span, TRUTH: read_truth}
-
-        def meant(text: str) -> str:
-            return text if text in named else loose.get(loosely(text), text)
 
         def fits(text: str) -> bool:
             if self.kind == CATEGORY:
-                return meant(text) in named
+                return self._spelled([text])[0] in named
             return known[self.kind](text) is not None
 
         asked = [wanted] if is_cut and isinstance(wanted, tuple) else asked_values(wanted, fits)
         filled = [each for each in asked if not pd.api.types.is_scalar(each) or pd.notna(each)]
         gap = len(filled) < len(asked)
         if not is_cut:
-            texts = {meant(plain(plain_cell(each))) for each in filled}
+            texts = set(self._spelled([plain(plain_cell(each)) for each in filled]))
             truths = {read_truth(text) for text in texts}
             own = [name in texts for name in named]
             own = own if self.kind == CATEGORY else [0 in truths, 1 in truths]
