@@ -265,7 +265,7 @@ class Column:
         return table[cells.places]
 
     def _spelled(self, texts: Sequence[str]) -> Sequence[str]:
-        """Return cells as declared values are spelled. An exact spelling goes before a loose one."""
+        """Return cells as declared values are spelled. An exact spelling goes first."""
         if not self.is_closed:
             return texts
         exact = {name: name for name in map(plain, self.values)}
