@@ -119,6 +119,21 @@ def test_a_plan_states_the_noise_that_counts_get(tiny_base, monkeypatch, owner, 
     assert f"± {drawn[0]:.1f} records" in str(planned) and drawn[0] > most
 
 
+@pytest.mark.parametrize(("owners", "warns"), [(100, True), (400, False)])
+def test_few_owners_are_warned_that_values_may_not_be_selected(tiny_base, owners, warns):
+    rows = range(2 * owners)
+    frame = pd.DataFrame(
+        {"text": [f"text {i}" for i in rows], "label": [LABELS[i % 2] for i in rows]}
+    )
+    config = run_config({"base_model": str(tiny_base), "steps": 0, "max_tokens": 12})
+    source, heard = (
+        Source(frame.assign(who=frame.index // 2), "text", ("label",), owner="who"),
+        Heard(),
+    )
+    plan_run(source, None, config, 5, heard)
+    assert ("declare `labels`" in " ".join(heard.warnings)) == warns
+
+
 def test_a_plan_does_not_contradict_itself(planned, alone, machine, tiny_base):
     """Nothing trained beside choices that train; rows that "do not fit" beside minutes that do."""
     machine(seconds_of(1, alone))

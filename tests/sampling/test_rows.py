@@ -21,7 +21,6 @@ from tests.helpers.row_workers import load_dying, load_quick
 from twinset import Twinset
 from twinset.config import SamplingConfig
 from twinset.errors import InputError
-from twinset.progress import Silent
 from twinset.sampling import rows
 from twinset.sampling import twin_model as twin_models
 from twinset.sampling.allocation import RowsRequest, explicit
@@ -124,8 +123,12 @@ def test_at_the_deadline_there_is_a_smaller_twin(small_groups, monkeypatch, dead
         clock[0] += 1.0
         return a_sampler(number)
 
-    groups, given = RowGroups(), (COUNTS, CPU, Silent())
+    groups, heard = RowGroups(), Heard()
+    given = COUNTS, CPU, heard
     found = draw_groups(sampler, *given, groups, deadline=deadline)
+    # what is counted towards: six rows a second until the deadline, and no fewer than there are
+    assert heard.counted[0][2] == {None: 36, 0.0: 6, 3.4: 20, 3.6: 21}[deadline]
+    assert [done for _, done, *_ in heard.counted] == sorted(done for _, done, *_ in heard.counted)
     assert found == 6 * expected and groups.numbers == list(range(expected))
     labels = [row.combination for row in groups.rows()]
     assert labels.count(("good",)) == 2 * labels.count(("bad",))

@@ -6,6 +6,7 @@ Each kind of label is read from each kind of source, written in each format, and
 
 from dataclasses import replace
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -155,7 +156,7 @@ def test_equal_numbers_are_one_label_whatever_they_come_from(tmp_path, kind):
             assert all(labels.get(text, label) == label for text, label in pairs)
 
 
-RARE = {"3.10": "3.1 3.9", "+1": "1 2", "1E3": "1000 200", "007": "7 12", "1.0": "1 0"}
+RARE = {"3.10": "3.1 3.9", "+1": "1 2", "1E3": "1000 200", "007": "7 12"}
 
 
 @pytest.mark.parametrize(("rare", "usual"), [*RARE.items(), ("TRUE", "True False")])
@@ -170,6 +171,18 @@ def test_a_label_that_a_run_left_out_is_not_measured(tmp_path, usual, rare, is_d
     real = public_records(frame, records.schema, settled, "t", notes.append)
     assert list(real.texts) == list(records.texts) and len(real) < len(frame)
     assert list(real.labels) == list(records.labels)
+
+
+@pytest.mark.parametrize("usual", [["1", "0"], ["1", "none"]])
+@pytest.mark.parametrize("is_declared", [False, True], ids=["found", "declared"])
+def test_a_whole_number_with_a_zero_behind_it_is_that_number(tmp_path, usual, is_declared):
+    cells = [*usual * 4, "1.0"]
+    frame = saved(table_of(cells).iloc[: len(cells)], "csv", tmp_path)
+    rules = LabelRules({"label": usual}) if is_declared else LabelRules()
+    records, notes = found_in(frame, rules, {"label": dict.fromkeys(usual, 9)})
+    real = public_records(frame, records.schema, rules.settled(records.schema, {}), "t", print)
+    for found in (records, real):
+        assert list(map(plain, chain(*found.labels))) == [*usual * 4, "1"]
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,53 @@ def test_bins_have_their_upper_ends_and_the_first_both():
     assert [label for (label,) in records.labels] == cut.tolist()
 
 
+@pytest.mark.parametrize(
+    ("cells", "labels"),
+    [
+        (("1500,50", "900,25", "2.500,00"), "high low high"),
+        (("1,500.50", "900", "$2,500.00"), "high low high"),
+        (("1500,50", "1,500", "900,00"), "high none low"),  # 1500 or 1.5
+        (("1500,50", "0,900", "900,00"), "high low low"),  # 0.9 in either case
+    ],
+)
+def test_bins_read_numbers_as_people_write_them(tmp_path, cells, labels):
+    table(cells * 4).to_csv(tmp_path / "t.csv", index=False)
+    records, notes = settled(
+        read_frame(tmp_path / "t.csv"), bins={"label": [0, 1000, 3000]}, drop=True
+    )
+    names = {"low": "0 to 1000", "high": "1000 to 3000"}
+    found = [names[label] for label in labels.split() if label in names]
+    assert [label for (label,) in records.labels] == found * 4
+    assert ("leaving out 4 of 12 rows" in str(notes)) == ("none" in labels)
+
+
+def test_refused_numbers_of_two_meanings_are_explained(tmp_path):
+    table(["1,500", "900"] * 4).to_csv(tmp_path / "t.csv", index=False)
+    said = refused(read_frame(tmp_path / "t.csv"), bins={"label": [0, 1000, 3000]})
+    assert "write numbers of two meanings, such as 1,234, without the comma" in said
+
+
+@pytest.mark.parametrize(
+    ("cells", "declared"),
+    [
+        (("4.0", "1.0", "2.0"), [1, 2, 4]),  # as pandas writes them beside a gap
+        (("0.5", "1.0", "1.5"), [0.5, 1, 1.5]),
+        (("0.5", "1.0", "1.5"), ["0.5", "1", "1.5"]),
+    ],
+)
+def test_declared_numbers_are_found_with_a_zero_behind_them(tmp_path, cells, declared):
+    table(cells * 4).to_csv(tmp_path / "t.csv", index=False)
+    records, _ = settled(read_frame(tmp_path / "t.csv"), declared={"label": declared})
+    assert [label for (label,) in records.labels] == [float(cell) for cell in cells] * 4
+
+
+def test_declared_versions_stay_apart(tmp_path):
+    """The control: 3.10 is not 3.1."""
+    table(["3.1", "3.10", "3.2"] * 4).to_csv(tmp_path / "t.csv", index=False)
+    frame = read_frame(tmp_path / "t.csv")
+    assert "in 4 of 12 rows" in refused(frame, declared={"label": [3.1, 3.2]})
+
+
 # --- the prompt's words --------------------------------------------------------------------------
 
 MINE = PromptFile("mine", "{label}:", wording={"label": {"good": "fine", "bad": "poor"}})

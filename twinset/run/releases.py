@@ -99,6 +99,12 @@ def find_selection(run: Run) -> LabelSelection | None:
             f"{records * run.most} records are too few for two values. Declare `labels`, or take "
             "a larger `epsilon`."
         )
+    if 2 * surely > records:
+        run.progress.warn(
+            f"noisy counts surely make a label value public if {surely} records have it. "
+            f"{records} owners with one record each are too few for two values. Then ε would be "
+            "spent, and the run refused. If you know the values, declare `labels`."
+        )
     return selection
 
 

@@ -166,7 +166,8 @@ def draw_groups(
     """Draw the missing groups, and return how many rows there are then.
 
     It ends when all are finished or the deadline has passed. At least one group is drawn. Workers
-    take groups from the same queue. Groups of a lost worker are drawn here.
+    take groups from the same queue. Groups of a lost worker are drawn here. With a deadline,
+    progress counts towards as many rows as there will be by then.
 
     `sampler` is called with a group's number, which is also that of its stream of random numbers. A
     group begins only if most of it would come before the deadline (`time.monotonic`).
@@ -179,6 +180,7 @@ def draw_groups(
     lost: list[int] = []  # groups of a worker that ended before its time
     shown = 0.0, 0.0  # rows, and their share of the work. Neither ever falls.
     latest = math.inf if deadline is None else deadline  # by a clock that all processes share
+    began, at_first = monotonic(), there
 
     def follow(worker: Worker) -> None:
         """Let a worker draw one group after another, in a thread that waits for each."""
@@ -214,20 +216,24 @@ def draw_groups(
         under_way = 1 + sum(thread.is_alive() for thread in threads)
         done = min(total, there + under_way * rows)
         shown = max(shown[0], done), max(shown[1], min(1.0, (there + under_way * work) / total))
-        progress.count("rows", int(shown[0]), total, shown[1])
+        rows, most = int(shown[0]), total
+        if rows > at_first:  # as many as there will be in time, at this pace
+            pace = (rows - at_first) / max(monotonic() - began, 1e-9)
+            most = int(min(total, max(rows, at_first + pace * (latest - began))))
+        progress.count("rows", rows, most, min(1.0, shown[1] * total / most))
 
     seconds = 0.0  # that the last group took here
 
     def draw(number: int) -> None:
         """Draw a group in this process, if it ends in time or is the first of all."""
         nonlocal there, seconds
-        began, size = monotonic(), sizes[number]
-        if there and began >= latest - seconds / 2:  # more than half would come too late
+        started, size = monotonic(), sizes[number]
+        if there and started >= latest - seconds / 2:  # more than half would come too late
             return
         rows = sampler(number).sample(wanted[number], lambda n, share: report(n, share * size))
         groups.write(number, rows)
         there += size
-        seconds = monotonic() - began
+        seconds = monotonic() - started
 
     own = next(missing, None)
     if own is None:

@@ -32,7 +32,7 @@ _NAMES = _LABEL_NAMES.union("text review comment title body message date name id
 # What people call a column that says whose a row is, and how often its values must repeat.
 _PEOPLE = re.compile(
     r"(?i)(user|customer|client|patient|person|people|author|reviewer|member|subject|student"
-    r"|employee|respondent|speaker|sender|subscriber|citizen|resident)s?"
+    r"|employee|respondent|participant|speaker|sender|e-?mail|subscriber|citizen|resident|mrn)s?"
     r"([\s_.-]*(id|ids|name|key|code|uuid|number|no|nr))?"
 )
 _ROWS_EACH, _FEWEST_PEOPLE, _FEWEST_IDS = 1.5, 10, 3

@@ -23,6 +23,7 @@ import pandas as pd
 from pandas.api.extensions import ExtensionDtype
 
 from twinset.errors import InputError
+from twinset.table.cells import loosely, read_number
 from twinset.table.columns import (
     LabelCodes,
     TableFacts,
@@ -199,6 +200,12 @@ def nearest(value: str, among: Sequence[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+def _whole(value: LabelValue) -> LabelValue:
+    """Return the text 4.0 as 4. pandas writes whole numbers so where their column has a gap."""
+    short = loosely(value) if isinstance(value, str) else ""
+    return value if parse_number(short) is None else short
+
+
 def _fold(value: str) -> str:
     return " ".join(value.split()).casefold()
 
@@ -239,10 +246,15 @@ def public_labels(
         # what bins are called: spreadsheets take "3-5" for a date
         values += [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
         for value in column.codes.values:
-            number, place = parse_number(plain(value)), -1
-            if number is not None and edges[0] <= number <= edges[-1]:
-                place = max(0, bisect_left(edges, number) - 1)  # the first bin has both its ends
-            places.append(place)
+            text = plain(value)
+            known = parse_number(text)
+            both = (read_number(text), read_number(text, has_commas=True))  # 1,234 means two
+            meanings = [n.value for n in both if n] if known is None else [known]
+            among = {  # the first bin has both its ends
+                max(0, bisect_left(edges, n) - 1) if edges[0] <= n <= edges[-1] else -1
+                for n in meanings
+            }
+            places.append(among.pop() if len(among) == 1 else -1)
     elif given:
         values, places = _match_declared(given, column, merge)
     else:
@@ -260,6 +272,8 @@ def public_labels(
         )
     elif out.any() and (not rules.drop or out.all()):
         offer = _MERGE if declared_by == "labels" and not rules.merge else ""
+        if declared_by == "bins":
+            offer = "write numbers of two meanings, such as 1,234, without the comma, "
         raise InputError(
             f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
             f"{len(out)} rows ({column.name_rows(out)}). Correct these cells, {offer}or declare "
@@ -330,7 +344,7 @@ def _match_found(
     place, places = {value: n for n, value in enumerate(values)}, []
     texts = [value for value in distinct if isinstance(value, str)]
     for value in column.codes.values:
-        near = kept.get(value)
+        near = kept.get(value, kept.get(_whole(value)))
         if near is None and merge and isinstance(value, str):
             near = nearest(value, texts)
         places.append(-1 if near is None else place[public[near]])
@@ -343,8 +357,8 @@ def _match_declared(
     """Return declared values as the column writes them, and the match of each value (-1: none).
 
     If no source states a type, it follows from the declared values alone. A text is a number only
-    if it is written as that number is. Each value of the column is compared on its own, so no
-    record decides for another. A source that states types has values of one kind here.
+    if it is written as that number is, or with `.0` behind it. Each value of the column is compared
+    on its own, so no record decides for another. A source that states types has values of one kind.
     """
     has_types = column.facts.has_types
 
@@ -377,6 +391,8 @@ def _match_declared(
     spelt = {plain(value): value for value in values}
     for value in column.codes.values:
         known = read(value, kind)
+        if known not in place:
+            known = read(_whole(value), kind)
         if merge and known not in place and isinstance(value, str):
             known = spelt.get(nearest(value, list(spelt)) or "")
         places.append(place.get(known, -1))
@@ -401,6 +417,7 @@ def spelled_labels(column: pd.Series, attribute: Attribute, source: str) -> list
     is_text = facts_of(column).is_text
     are_labels_texts, spellings = isinstance(attribute.values[0], str), Counter(map(meaning, texts))
     for value, text in zip(codes.values, texts, strict=True):
+        text = text if text in labels else plain(_whole(text))
         is_own = are_labels_texts or text in labels or spellings[meaning(text)] > 1
         if not ((is_text or isinstance(value, str)) and is_own):
             # a number can't say which of the texts 3.1 and 3.10 it is
