@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import nullcontext
 from statistics import median
 from typing import Any
 
@@ -147,6 +148,34 @@ def rows_of_twinset(
     base_model: str, rows: int, tokens: int, words: bool = True, **more: Any
 ) -> dict[str, Any]:
     """Write rows with `Twinset`, by default with the released tilt of words and no teacher."""
+    twinset = fit_untrained(base_model, tokens, words, **more)
+    twinset.sample(8)  # reads weights, packs matrices
+    began = time.perf_counter()
+    twin = twinset.sample(rows, seed=1)
+    seconds = time.perf_counter() - began
+    lengths = [len(ids) for ids in twinset.model.tokenizer(twin["text"].tolist())["input_ids"]]
+    note = f"{sum(lengths) / len(lengths):.0f} tokens a row"
+    return {"rate": sum(lengths) / seconds, "unit": "tokens/s", "note": note}
+
+
+def profile_of_rows(base_model: str, rows: int, tokens: int) -> dict[str, Any]:
+    """Profile the rows of `rows_of_twinset`. Return each operation's share of the time, in %."""
+    from torch.profiler import ProfilerActivity, profile
+
+    twinset = fit_untrained(base_model, tokens, prompt="Write a {label} text:")
+    twinset.sample(8)
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        began = time.perf_counter()
+        twinset.sample(rows, seed=1)
+        seconds = time.perf_counter() - began
+    own = {each.key: each.self_cpu_time_total / 1e4 / seconds for each in seen.key_averages()}
+    largest = sorted(own, key=lambda name: -own[name])[:12]
+    shares = {name: round(own[name], 1) for name in largest}
+    return {"rate": rows / seconds, "unit": "rows/s", "shares": shares}
+
+
+def fit_untrained(base_model: str, tokens: int, words: bool = True, **more: Any) -> Any:
+    """Fit to 400 made-up texts, by default with the released tilt of words. Train nothing."""
     from twinset import Twinset
 
     twinset = Twinset(
@@ -160,24 +189,19 @@ def rows_of_twinset(
         max_minutes=None,
         **more,
     )
-    twinset.fit(make_frame(400, 2 * tokens), "text", ["label"])
-    twinset.sample(8)  # reads weights, packs matrices
-    began = time.perf_counter()
-    twin = twinset.sample(rows, seed=1)
-    seconds = time.perf_counter() - began
-    lengths = [len(ids) for ids in twinset.model.tokenizer(twin["text"].tolist())["input_ids"]]
-    note = f"{sum(lengths) / len(lengths):.0f} tokens a row"
-    return {"rate": sum(lengths) / seconds, "unit": "tokens/s", "note": note}
+    return twinset.fit(make_frame(400, 2 * tokens), "text", ["label"])
 
 
-def rows_of_generate(base_model: str, rows: int, tokens: int, batch: int = 64) -> dict[str, Any]:
+def rows_of_generate(
+    base_model: str, rows: int, tokens: int, batch: int = 64, format: str = "float32"
+) -> dict[str, Any]:
     """Write rows with `generate` of transformers, nucleus sampling, batches of one length."""
     import torch
 
     from twinset.models.base_model import load_base
 
     base = load_base(base_model)
-    model = base.model.float().eval()
+    model = base.model.to(getattr(torch, format)).eval()
     prompt = torch.tensor([base.tokenizer.encode("Write a good text:", add_special_tokens=False)])
 
     def write(count: int) -> int:
@@ -198,19 +222,80 @@ def rows_of_generate(base_model: str, rows: int, tokens: int, batch: int = 64) -
     return {"rate": written / seconds, "unit": "tokens/s", "note": "no tilt, no label filter"}
 
 
-def matrix_products(batch: int = 64, width: int = 576, inner: int = 1536) -> dict[str, Any]:
-    """Return the GFLOP/s of the main product of decoding, in float32."""
-    import torch
+def phases_of_run(
+    base_model: str, records: int, rows: int, tokens: int, counted: bool = False, **more: Any
+) -> dict[str, Any]:
+    """Make a twin with a teacher. Return the seconds of each phase that reports its progress.
 
-    a, b = torch.randn(batch, width), torch.randn(width, inner)
-    for _ in range(20):
-        a @ b
-    taken = []
-    for _ in range(200):
-        began = time.perf_counter()
-        a @ b
-        taken.append(time.perf_counter() - began)
-    return {"rate": 2e-9 * batch * width * inner / median(taken), "unit": "GFLOP/s"}
+    `counted` returns operations in matrix products and attention instead, two for each
+    multiplication and addition. Counting slows a run, so time another one.
+    """
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from twinset import Twinset
+    from twinset.progress import Progress
+
+    def linear(x: Any, weight: Any, *_: Any, out_shape: Any, **__: Any) -> int:
+        return 2 * int(torch.Size(x).numel()) * int(weight[0])
+
+    def attention(query: Any, key: Any, *_: Any, out_shape: Any, **__: Any) -> int:
+        return 4 * int(torch.Size(query).numel()) * int(key[-2])
+
+    ours: dict[Any, Any] = {
+        torch.ops.mkldnn._linear_pointwise: linear,
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention,
+    }
+    counter = FlopCounterMode(display=False, custom_mapping=ours)
+    found: dict[str, float] = {}
+    last = [0.0 if counted else time.perf_counter()]
+
+    class Watch(Progress):
+        """Adds what went by since the last report to the phase that reports."""
+
+        def count(self, what: str, done: int, *_: Any, **__: Any) -> None:
+            now = counter.get_total_flops() if counted else time.perf_counter()
+            found[what] = found.get(what, 0.0) + (now - last[0]) * (done > 0)
+            last[0] = now
+
+    twinset = Twinset(
+        base_model=base_model,
+        epsilon=8.0,
+        steps=0,
+        max_tokens=tokens,
+        max_new_tokens=tokens,
+        max_minutes=None,
+        progress=Watch(),
+        **more,
+    )
+    with counter if counted else nullcontext():
+        twinset.fit(make_frame(records, 2 * tokens), "text", ["label"])
+        twinset.sample(rows, seed=1)
+    return {"rate": sum(found.values()), "unit": "operations" if counted else "s", "phases": found}
+
+
+def matrix_products(format: str = "float32", width: int = 576, inner: int = 1536) -> dict[str, Any]:
+    """Return the GFLOP/s of the main product of decoding 64 rows, with packed weights or not."""
+    import torch
+    from torch.nn.functional import linear
+
+    kind = getattr(torch, format)
+    x, weight = torch.randn(64, width, dtype=kind), torch.randn(inner, width, dtype=kind)
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight, 64)
+    ways = {
+        "packed": lambda: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], ""),
+        "as they are": lambda: linear(x, weight),
+    }
+    rates = {}
+    for name, product in ways.items():
+        taken = []
+        for _ in range(300):
+            began = time.perf_counter()
+            product()
+            taken.append(time.perf_counter() - began)
+        rates[name] = 2e-9 * 64 * width * inner / median(taken[50:])
+    best = max(rates, key=lambda name: rates[name])
+    return {"rate": rates[best], "unit": "GFLOP/s", "note": f"weights {best}"}
 
 
 if __name__ == "__main__":

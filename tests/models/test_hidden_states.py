@@ -57,7 +57,9 @@ def test_states_ignore_other_records_on_either_device(base, on_device, monkeypat
     loaded = load_base(base)
     here = Questions(loaded.model, loaded.tokenizer, ["mood"])
     expected = np.array([here.states_of_batch([ids])[0] for ids in RECORDS])
+    packed = PackedLinears(loaded.model)
     readers = [(here, 1e-4), (on_device, 1e-4)]
+    readers.append((Questions(loaded.model, loaded.tokenizer, ["mood"], packed=packed), 1e-4))
     if has_bfloat16(torch.device("cpu")):  # as runs read with such a processor
         low = fuse(copy_in(load_base(base).model, torch.bfloat16))
         packed = Questions(low, loaded.tokenizer, ["mood"], packed=PackedLinears(low))
