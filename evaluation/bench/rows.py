@@ -9,10 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
-from twinset.models.device import has_bfloat16
+from twinset.models.device import device_of, has_bfloat16
 
 from .runner import (
     Contestant,
@@ -39,7 +38,7 @@ def bench(
 
     Then make one twin twice: once its phases are timed, and once their operations are counted.
     """
-    number_format = "bfloat16" if has_bfloat16(torch.device("cpu")) else "float32"
+    number_format = "bfloat16" if has_bfloat16(device_of("cpu")) else "float32"
     work = {"base_model": base_model, "rows": rows, "tokens": tokens}
     contestants = [
         Contestant(OURS, "rows_of_twinset", work),

@@ -310,8 +310,8 @@ def packable_layers(model: nn.Module) -> list[Any]:
         return []
     layers: list[Any] = [m for m in model.modules() if type(m) in (nn.Linear, Conv1D)]
     layers = [layer for layer in layers if is_cpu(layer.weight.device)]
-    fast = [torch.float32, *[torch.bfloat16] * has_bfloat16(torch.device("cpu"))]
-    return [layer for layer in layers if layer.weight.dtype in fast]
+    slow = {torch.float32: False, torch.bfloat16: layers and not has_bfloat16(device_of("cpu"))}
+    return [layer for layer in layers if not slow.get(layer.weight.dtype, True)]
 
 
 # --- four bits ----------------------------------------------------------------------------------
