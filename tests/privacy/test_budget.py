@@ -205,6 +205,17 @@ def test_the_largest_epsilon_is_one_that_has_a_plan(place):
             account(limit).enter(run_with(8), too_few)
 
 
+def test_a_run_that_is_counted_is_not_told_to_take_another_epsilon(place):
+    run = account(10)
+    run.enter(run_with(6), run_with)
+    resumed = account(5)
+    resumed.id = run.id
+    with pytest.raises(InputError, match=r"counted before\. Raise `budget`\.$") as refused:
+        resumed.enter(run_with(6), run_with)
+    assert "0.00" not in str(refused.value) and "Take" not in str(refused.value)
+    assert Book.load(place).limit == 10
+
+
 REFUSED = {
     "no privacy": (ledger_with(NonPrivateAccess("x"), target_epsilon=None), {}, "run 2 of 2"),
     "owners": (ledger_with(COUNTS, by_owner=True), {"owner": "who"}, "different units"),

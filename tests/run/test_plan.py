@@ -96,6 +96,8 @@ def test_the_ledger_says_what_steps_follow_from(planned, options, is_said):
     run.randomness = Randomness.for_tests(1)
     public = open_ledger(run).public_inputs
     assert any("the speed of the machine" in one for one in public) == is_said
+    run.rows_seconds = 9.0 if is_said else None
+    assert any("number of rows" in one for one in open_ledger(run).public_inputs) == is_said
 
 
 @pytest.mark.parametrize(("owner", "most"), [(None, 1), ("who", 3)])

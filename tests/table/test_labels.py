@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from evaluation.release import records_to_frame
 from tests.helpers.labels import with_found
 from tests.helpers.refusals import SECRET, refusal
 from twinset.config import RunConfig
@@ -235,6 +236,9 @@ def test_bins_have_their_upper_ends_and_the_first_both():
         (("1,500.50", "900", "$2,500.00"), "high low high"),
         (("1500,50", "1,500", "900,00"), "high none low"),  # 1500 or 1.5
         (("1500,50", "0,900", "900,00"), "high low low"),  # 0.9 in either case
+        (("1.250", "950", "2.750,50"), "none low high"),  # 1250 or 1.25
+        (("1.250", "950", "2750"), "none low high"),  # pandas reads this column as numbers
+        (("3.456", "950", "2750"), "low low high"),  # 3456 is outside
     ],
 )
 def test_bins_read_numbers_as_people_write_them(tmp_path, cells, labels):
@@ -248,10 +252,23 @@ def test_bins_read_numbers_as_people_write_them(tmp_path, cells, labels):
     assert ("leaving out 4 of 12 rows" in str(notes)) == ("none" in labels)
 
 
+def test_typed_numbers_have_one_meaning():
+    records, _ = settled(table([1.25, 950.0, 2750.0] * 4), bins={"label": [0, 1000, 3000]})
+    assert [label for (label,) in records.labels] == ["0 to 1000", "0 to 1000", "1000 to 3000"] * 4
+
+
+def test_names_of_bins_are_read_as_bins(tmp_path):
+    """Files of a run's own records have them, and are read by its rules."""
+    bins = {"label": [0, 1000, 3000]}
+    records, _ = settled(table([500, 1500] * 4), bins=bins)
+    again, _ = settled(records_to_frame(records), bins=bins)
+    assert list(again.labels) == list(records.labels)
+
+
 def test_refused_numbers_of_two_meanings_are_explained(tmp_path):
     table(["1,500", "900"] * 4).to_csv(tmp_path / "t.csv", index=False)
     said = refused(read_frame(tmp_path / "t.csv"), bins={"label": [0, 1000, 3000]})
-    assert "write numbers of two meanings, such as 1,234, without the comma" in said
+    assert "write 1,234 and 1.234 so that they have one meaning" in said
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,9 @@ class Account:
             if is_spent and self.writes:
                 new.save(self.file)
             if limit is not None and (spent := self._epsilon_of(new)) > limit * ROUNDING:
+                if dates:
+                    said = f"{self._say_spent(new, ', with this run')} It was counted before."
+                    raise InputError(f"{said} Raise `budget`.")
                 most = largest_epsilon(
                     ledger.target_epsilon or 0.0,
                     lambda target: self._epsilon_of(with_ledger(planned(target))) <= limit,

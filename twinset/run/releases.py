@@ -255,6 +255,8 @@ def open_ledger(run: Run) -> Ledger:
             "the number of steps and the batch size, which follow from these and from the speed of "
             "the machine on made-up tokens"
         )
+    if run.rows_seconds is not None:
+        public.append("the number of rows, which follows from how fast the machine wrote them")
     public += policy.public_inputs(config.policy)
     facts = plan_ledger(run, plan, run.scale)
     if run.waiting != ([run.selection] if run.selection else []):

@@ -233,7 +233,7 @@ def public_labels(
     name, declared_by = column.name, "labels"
     values: list[LabelValue] = []
     places: list[int] = []  # of each of the column's values among the public ones (-1: none)
-    merge, given = rules.merge, rules.declared.get(name)
+    merge, given, are_unclear = rules.merge, rules.declared.get(name), False
     if found is None:
         whose = rules.whose.get(name, whose)
     elif rules.prompt is not None:
@@ -246,15 +246,17 @@ def public_labels(
         # what bins are called: spreadsheets take "3-5" for a date
         values += [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
         for value in column.codes.values:
-            text = plain(value)
-            known = parse_number(text)
-            both = (read_number(text), read_number(text, has_commas=True))  # 1,234 means two
-            meanings = [n.value for n in both if n] if known is None else [known]
+            meanings = _numbers(plain(value), column.facts.has_types)
             among = {  # the first bin has both its ends
                 max(0, bisect_left(edges, n) - 1) if edges[0] <= n <= edges[-1] else -1
                 for n in meanings
             }
-            places.append(among.pop() if len(among) == 1 else -1)
+            if len(meanings) > 1 and meanings[0] == parse_number(plain(value)):
+                among.discard(-1)  # 3.456 between 0 and 4
+            are_unclear |= len(among) > 1
+            place = among.pop() if len(among) == 1 else -1
+            # a table that was made of the run's records has the names of its bins
+            places.append(values.index(value) if value in values else place)
     elif given:
         values, places = _match_declared(given, column, merge)
     else:
@@ -272,8 +274,8 @@ def public_labels(
         )
     elif out.any() and (not rules.drop or out.all()):
         offer = _MERGE if declared_by == "labels" and not rules.merge else ""
-        if declared_by == "bins":
-            offer = "write numbers of two meanings, such as 1,234, without the comma, "
+        if are_unclear:
+            offer = "write 1,234 and 1.234 so that they have one meaning, "
         raise InputError(
             f"{column.place} has a value that `{declared_by}` does not declare in {out.sum()} of "
             f"{len(out)} rows ({column.name_rows(out)}). Correct these cells, {offer}or declare "
@@ -310,6 +312,20 @@ def public_labels(
     if column.facts.states_types and stated.startswith("float") and dtype == "int64":
         notes.append(f"{column.shown} holds whole numbers as {stated}. The twin has {dtype}.")
     return replace(column, codes=LabelCodes(numbers, values), whose=whose, dtype=dtype)
+
+
+def _numbers(text: str, is_typed: bool) -> list[float]:
+    """Return what a cell may mean as a number: nothing, one number, or two.
+
+    >>> _numbers("1.250", False), _numbers("1.250", True), _numbers("1,25", False)
+    ([1.25, 1250.0], [1.25], [1.25])
+    """
+    known = parse_number(text)
+    both = [read_number(text), read_number(text, has_commas=True)]
+    found = [known] if known is not None else []
+    if not is_typed or known is None:  # a source with types knows no thousands
+        found += [each.value for each in both if each]
+    return list(dict.fromkeys(found))
 
 
 def _match_found(
