@@ -252,9 +252,33 @@ def test_bins_read_numbers_as_people_write_them(tmp_path, cells, labels):
     assert ("leaving out 4 of 12 rows" in str(notes)) == ("none" in labels)
 
 
-def test_typed_numbers_have_one_meaning():
-    records, _ = settled(table([1.25, 950.0, 2750.0] * 4), bins={"label": [0, 1000, 3000]})
-    assert [label for (label,) in records.labels] == ["0 to 1000", "0 to 1000", "1000 to 3000"] * 4
+BELOW, GERMAN = [1.234, 500.0, 2750.0], ["1.250", "950", "2.750,50"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "edges", "source", "labels"),
+    [
+        (BELOW, [0, 1000, 3000], "csv", "none low high"),  # 1.234 or 1234
+        *((BELOW, [0, 1000, 3000], kind, "low low high") for kind in ("xlsx", "parquet", "memory")),
+        # 1.234 is below the lowest edge, and 1234 is no reading of a number's own cell
+        *((BELOW, [100, 1000, 3000], kind, "none low high") for kind in ("csv", "xlsx", "parquet")),
+        *((GERMAN, [0, 1000, 3000], kind, "none low high") for kind in ("csv", "xlsx", "parquet")),
+        (GERMAN, [0, 1000, 3000], "memory", "none low high"),
+    ],
+)
+def test_a_source_decides_whether_a_number_has_two_meanings(tmp_path, cells, edges, source, labels):
+    frame = table(cells * 4)
+    if source != "memory":
+        path = tmp_path / f"t.{source}"
+        {"csv": frame.to_csv, "xlsx": frame.to_excel, "parquet": frame.to_parquet}[source](
+            path, index=False
+        )
+        frame = read_frame(path)
+    records, notes = settled(frame, bins={"label": edges}, drop=True)
+    names = {"low": f"{edges[0]} to 1000", "high": "1000 to 3000"}
+    found = [names[label] for label in labels.split() if label in names]
+    assert [label for (label,) in records.labels] == found * 4
+    assert ("leaving out 4 of 12 rows" in str(notes)) == ("none" in labels)
 
 
 def test_names_of_bins_are_read_as_bins(tmp_path):

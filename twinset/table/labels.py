@@ -246,12 +246,17 @@ def public_labels(
         # what bins are called: spreadsheets take "3-5" for a date
         values += [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
         for value in column.codes.values:
-            meanings = _numbers(plain(value), column.facts.has_types)
+            # cells that are numbers in their source have one meaning
+            is_text = isinstance(value, str) or column.facts.is_text
+            meanings = _numbers(plain(value), is_text)
             among = {  # the first bin has both its ends
                 max(0, bisect_left(edges, n) - 1) if edges[0] <= n <= edges[-1] else -1
                 for n in meanings
             }
-            if len(meanings) > 1 and meanings[0] == parse_number(plain(value)):
+            if (
+                meanings[:1] == [parse_number(plain(value))]
+                and edges[0] <= meanings[0] <= edges[-1]
+            ):
                 among.discard(-1)  # 3.456 between 0 and 4
             are_unclear |= len(among) > 1
             place = among.pop() if len(among) == 1 else -1
@@ -314,16 +319,16 @@ def public_labels(
     return replace(column, codes=LabelCodes(numbers, values), whose=whose, dtype=dtype)
 
 
-def _numbers(text: str, is_typed: bool) -> list[float]:
+def _numbers(text: str, is_text: bool) -> list[float]:
     """Return what a cell may mean as a number: nothing, one number, or two.
 
-    >>> _numbers("1.250", False), _numbers("1.250", True), _numbers("1,25", False)
+    >>> _numbers("1.250", True), _numbers("1.25", False), _numbers("1,25", True)
     ([1.25, 1250.0], [1.25], [1.25])
     """
     known = parse_number(text)
     both = [read_number(text), read_number(text, has_commas=True)]
     found = [known] if known is not None else []
-    if not is_typed or known is None:  # a source with types knows no thousands
+    if is_text:
         found += [each.value for each in both if each]
     return list(dict.fromkeys(found))
 
