@@ -36,6 +36,7 @@ from twinset.run.run_folder import HELD_OUT as HELD_OUT_FILE
 from twinset.run.run_folder import SETTINGS, check_ended, kept_rows
 from twinset.run.story import read_source
 from twinset.sampling.twin_model import DESCRIPTION, twin_frame
+from twinset.table.cells import one_type_each
 from twinset.table.choose import check_table, choose_columns
 from twinset.table.columns import (
     Picked,
@@ -458,8 +459,10 @@ def take_records(records: Records, places: np.ndarray) -> Records:
 
 
 def records_to_frame(records: Records) -> pd.DataFrame:
-    """Return records as a table again."""
-    return twin_frame(records.schema, records.texts, records.labels, records.other_columns())
+    """Return records as a table again, for files too."""
+    others = records.other_columns()
+    others = None if others is None else one_type_each(others)
+    return twin_frame(records.schema, records.texts, records.labels, others)
 
 
 def parse_file(path: Path, parse: Callable[[str], Any]) -> Any:

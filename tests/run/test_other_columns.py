@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from evaluation.release import FinishedRun, open_real_rows
 from tests.helpers.commands import arguments, call
 from twinset import Twinset, api
 from twinset.errors import InputError
@@ -129,6 +130,13 @@ def test_held_out_rows_may_mix_types(table, tiny_base):
         )
         held = read_frame(next(Path(made.run, "internal").glob("held*")))
         assert len(held) > 10 and "free" in set(held["age"].astype(str))
+    made = api.generate(
+        "t.xlsx", "review", "label", base_model=tiny_base, progress=False, overwrite=True, **given
+    )
+    finished = FinishedRun.read(Path(made.run))
+    with open_real_rows(finished, Path("t.xlsx"), None, None, {}) as (*paths, _, _):
+        for path in paths:  # as evaluate and audit read them
+            assert "free" in set(read_frame(path)["age"])
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl"])

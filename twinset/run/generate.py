@@ -14,9 +14,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
 from twinset.bounds import check_number
 from twinset.config import HOLD_OUT, RECORDS, RunConfig, SamplingConfig
 from twinset.config.plan import Plan, make_plan, plan_selection, settled, sized
@@ -52,7 +49,7 @@ from twinset.sampling.allocation import (
 from twinset.sampling.decoding import check_decoding
 from twinset.sampling.rows import RowGroups
 from twinset.sampling.twin_model import DESCRIPTION, TwinModel, twin_frame
-from twinset.table.cells import Cells
+from twinset.table.cells import one_type_each
 from twinset.table.read import write_frame
 from twinset.table.schema import plain
 from twinset.table.templates import kinds_of_text
@@ -157,11 +154,8 @@ def learn(run: Run, folder: RunFolder) -> None:
             run.account.enter_trained(run.model.ledger)
         return
     if (held := run.held_out) is not None:  # the rows and their places, for their owner alone
-        if (others := held.other_columns()) is not None:
-            for name in others.select_dtypes(object):  # a file has one type a column
-                cells = Cells.of(others[name])
-                texts = np.array([*cells.texts, None], object)[cells.places]
-                others = others.assign(**{name: pd.array(texts, "str")})
+        others = held.other_columns()
+        others = None if others is None else one_type_each(others)
         frame = twin_frame(held.schema, held.texts, held.labels, others)
         write_frame(frame, folder.internal / HELD_OUT)
     if run.held_rows:

@@ -220,6 +220,19 @@ class Cells:
         return [lines[place] if place >= 0 else "" for place in self.places.tolist()]
 
 
+def one_type_each(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose columns of mixed cells are texts, since a file has one type a column.
+
+    >>> one_type_each(pd.DataFrame({"age": [31, "n/a", None]})).age.tolist()
+    ['31', 'n/a', nan]
+    """
+    for name in frame.select_dtypes(object):
+        cells = Cells.of(frame[name])
+        texts = np.array([*cells.texts, None], object)[cells.places]
+        frame = frame.assign(**{str(name): pd.array(texts, "str")})
+    return frame
+
+
 class ReadNumber(NamedTuple):
     """A number, and how it was written."""
 
