@@ -34,8 +34,7 @@ def bench(
     against: Annotated[Path | None, typer.Option(help="Another checkout of twinset.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the page.")] = None,
 ) -> None:
-    """Write rows with each contestant in turn. Rates are per second of processor time,
-    or of time on a GPU.
+    """Write rows with each contestant in turn, and time the processor.
 
     Then make one twin twice: once its phases are timed, and once their operations are counted.
     """
