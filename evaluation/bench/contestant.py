@@ -236,7 +236,7 @@ def rows_of_generate(
 def phases_of_run(
     base_model: str, records: int, rows: int, tokens: int, counted: bool = False, **more: Any
 ) -> dict[str, Any]:
-    """Make a twin with a teacher. Return the seconds of each phase that reports its progress.
+    """Make a twin with a teacher on a CPU. Return the CPU seconds of each phase that reports.
 
     `counted` returns operations in matrix products and attention instead, two for each
     multiplication and addition. Counting slows a run, so time another one.
@@ -259,13 +259,13 @@ def phases_of_run(
     }
     counter = FlopCounterMode(display=False, custom_mapping=ours)
     found: dict[str, float] = {}
-    last = [0.0 if counted else time.perf_counter()]
+    last = [0.0 if counted else time.process_time()]
 
     class Watch(Progress):
         """Adds what went by since the last report to the phase that reports."""
 
         def count(self, what: str, done: int, *_: Any, **__: Any) -> None:
-            now = counter.get_total_flops() if counted else time.perf_counter()
+            now = counter.get_total_flops() if counted else time.process_time()
             found[what] = found.get(what, 0.0) + (now - last[0]) * (done > 0)
             last[0] = now
 

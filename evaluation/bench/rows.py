@@ -68,7 +68,7 @@ def bench(
         f"a product of 64 × 576 × 1536 in {number_format}: {limit['rate']:.0f} GFLOP/s, "
         f"{limit['note']}.",
         "",
-        "| phase | seconds | 10⁹ operations | GFLOP/s | of the limit |",
+        "| phase | CPU seconds | 10⁹ operations | GFLOP/s | of the limit |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for phase, seconds in timed["phases"].items():
