@@ -657,6 +657,17 @@ def test_cells_that_are_not_of_the_kind_get_a_note(cells, rules, said):
     assert len(notes) == 1 and said in notes[0]
 
 
+@pytest.mark.parametrize(("repeats", "kind", "said"), [(7, "number", 1), (N, "identifier", 0)])
+def test_a_number_that_is_named_like_an_identifier_gets_a_note_too(tmp_path, repeats, kind, said):
+    cells = [str(1000 + i % repeats) if i % 3 else f"x{i % repeats}" for i in range(N)]
+    pd.DataFrame({"room_no": cells}).to_csv(tmp_path / "t.csv", index=False)
+    columns, _ = release(read_frame(tmp_path / "t.csv"), sigma=0.5)
+    assert columns["room_no"].kind == kind
+    notes = column_notes(list(columns.values()), [])
+    assert sum("% of the filled cells of 'room_no' are not a number" in n for n in notes) == said
+    assert not any("not filled" in note for note in notes)
+
+
 @pytest.mark.parametrize("sigma", [0.01, 2.0])
 @pytest.mark.parametrize(
     ("cells", "form"),

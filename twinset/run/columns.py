@@ -344,6 +344,8 @@ def column_notes(columns: Sequence[Column], left_out: Sequence[str]) -> list[str
     ones = {NUMBER: "a number", DATE: "a date", TRUTH: "a yes or a no"}
     ones |= {CATEGORY: "a declared value"}
     for column in columns:
+        if column.kind == IDENTIFIER:  # all of its cells are new
+            continue
         name, one = repr(column.name), ones.get(column.kind, "filled")
         if column.odd >= HARDLY:
             found.append(

@@ -159,7 +159,9 @@ def describe_column(
     ways = written[NUMBERED:CODES]  # 000123, and UUIDs
     numbered = max(clear[What.LARGE], ways[ways > _SURE * deviation].max(initial=0.0))
     kind = given or choose_kind(column, kinds, clear, numbered, deviation)
-    missing = filled - fits.get(kind, filled)
+    # an identifier of numbers may turn out to repeat, and be a number
+    is_number = kind == NUMBER or (kind == IDENTIFIER and kinds[NUMBER] > kinds[CATEGORY])
+    missing = filled - fits.get(NUMBER if is_number else kind, filled)
     if ends is not None:
         outside = count_outside(sizes, ends, deviation)
         missing += outside if outside > HARDLY * filled else 0.0  # some may well be outside
@@ -167,7 +169,7 @@ def describe_column(
     is_clear = missing > max(doubt, SOME * filled)
     found = Column(name, kind, odd=round(float(missing / filled), 3) if is_clear else 0.0)
 
-    if kind == NUMBER or (kind == IDENTIFIER and kinds[NUMBER] > kinds[CATEGORY]):
+    if is_number:
         found = replace(found, form=COMMAS[0] if has_commas else "." if are_texts else "")
         return describe_numbers(found, survey, deviation, column, ends)
     if kind == DATE:
