@@ -231,8 +231,8 @@ def public_labels(
         whose: who says that these are the values.
     """
     name, declared_by = column.name, "labels"
-    values: list[LabelValue] = []
-    places: list[int] = []  # of each of the column's values among the public ones (-1: none)
+    values: list[LabelValue]
+    places: list[int]  # of each of the column's values among the public ones (-1: none)
     merge, given, are_unclear = rules.merge, rules.declared.get(name), False
     if found is None:
         whose = rules.whose.get(name, whose)
@@ -244,19 +244,20 @@ def public_labels(
     if name in rules.bins:
         declared_by, whose, merge, edges = "bins", OWNER, False, rules.bins[name]
         # what bins are called: spreadsheets take "3-5" for a date
-        values += [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
+        values = [f"{plain(a)} to {plain(b)}" for a, b in pairwise(edges)]
+        places = []
         for value in column.codes.values:
-            # cells that are numbers in their source have one meaning
-            is_text = isinstance(value, str) or column.facts.is_text
-            meanings = _numbers(plain(value), is_text)
+            text = plain(value)
+            known = parse_number(text)
+            meanings = set[float]() if known is None else {known}
+            if isinstance(value, str) or column.facts.is_text:  # 1,234 and 1.234 have two meanings
+                both = read_number(text), read_number(text, has_commas=True)
+                meanings |= {each.value for each in both if each}
             among = {  # the first bin has both its ends
                 max(0, bisect_left(edges, n) - 1) if edges[0] <= n <= edges[-1] else -1
                 for n in meanings
             }
-            if (
-                meanings[:1] == [parse_number(plain(value))]
-                and edges[0] <= meanings[0] <= edges[-1]
-            ):
+            if known is not None and edges[0] <= known <= edges[-1]:
                 among.discard(-1)  # 3.456 between 0 and 4
             are_unclear |= len(among) > 1
             place = among.pop() if len(among) == 1 else -1
@@ -317,20 +318,6 @@ def public_labels(
     if column.facts.states_types and stated.startswith("float") and dtype == "int64":
         notes.append(f"{column.shown} holds whole numbers as {stated}. The twin has {dtype}.")
     return replace(column, codes=LabelCodes(numbers, values), whose=whose, dtype=dtype)
-
-
-def _numbers(text: str, is_text: bool) -> list[float]:
-    """Return what a cell may mean as a number: nothing, one number, or two.
-
-    >>> _numbers("1.250", True), _numbers("1.25", False), _numbers("1,25", True)
-    ([1.25, 1250.0], [1.25], [1.25])
-    """
-    known = parse_number(text)
-    both = [read_number(text), read_number(text, has_commas=True)]
-    found = [known] if known is not None else []
-    if is_text:
-        found += [each.value for each in both if each]
-    return list(dict.fromkeys(found))
 
 
 def _match_found(
