@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EPSILON = 8.0
-MINUTES = 6.0  # that a demo may take. On slow machines it does less
+MINUTES, MINI_MINUTES = 6.0, 1.5  # that a demo may take, with gpt2-mini in place of its own base
 FEWEST_ROWS = 100  # of each combination of labels
 CHEAP = 60.0  # seconds of private steps that are always taken
 EVALUATED = 300  # texts that a model reads at the end
@@ -279,28 +279,28 @@ def run_demo(
 def fit_demo(
     demo: Demo, config: RunConfig, phases: Phases, total: int
 ) -> tuple[RunConfig, int, str]:
-    """Return what fits into `MINUTES`, the rows of each combination of labels, and what to say.
+    """Return what fits into its minutes, the rows of each combination of labels, and what to say.
 
-    There are fewer rows, or no private steps, and then word counts get all of ε. `phases` are those
-    of a plan for `total` rows.
+    There are fewer rows, or no private steps. `phases` are those of a plan for `total` rows.
     """
     times = dict(phases)
+    is_mini = config.training.base_model == GPT2_MINI
+    limit = 60 * (MINI_MINUTES if is_mini and demo.base_model != GPT2_MINI else MINUTES)
     # The base model writes the same number of rows. A minute is for loading and the classifiers.
     row, training = 2 * times["rows"] / demo.rows_per_label, times.get("training", 0.0)
-    read = EVALUATED * times["rows"] / total / WRITING
-    other = 60 + sum(times.values()) - times["rows"] - training + read
-    fits = int((60 * MINUTES - other - training) / row)
+    other = 60 + sum(times.values()) - training + (EVALUATED / total / WRITING - 1) * times["rows"]
+    fits = int((limit - other - training) / row)
     line = ""
     if fits < FEWEST_ROWS and training > CHEAP:
         line = f". It trains nothing, because private steps would take {say_duration(training)}"
         steps = replace(config.training, steps=0, batch_size=None, learning_rate=None)
         config, training = replace(config, training=steps), 0.0
-        fits = int((60 * MINUTES - other) / row)
+        fits = int((limit - other) / row)
     per_label = max(min(FEWEST_ROWS, demo.rows_per_label), min(fits, demo.rows_per_label))
     if per_label < demo.rows_per_label:
         line += f". It writes {per_label} rows a label in place of {demo.rows_per_label}"
     seconds = other + training + row * per_label
-    if seconds > 61 * MINUTES and config.training.base_model != GPT2_MINI:
+    if seconds > limit + MINUTES and not is_mini:
         line += f". `base_model={GPT2_MINI}` is quicker"
     return config, per_label, f"the demo takes about {say_duration(seconds)} on this machine{line}"
 

@@ -54,17 +54,20 @@ def test_support_by_its_command(tiny_base, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("row", "training", "steps", "per_label", "said"),
+    ("recipe", "base", "row", "training", "steps", "per_label", "said"),
     [
-        (0.1, 60, 4, 300, "about 4 min on this machine"),
-        (0.2, 150, 4, 138, "about 6 min on this machine. It writes 138 rows a label in place of"),
-        (0.2, 600, 0, 300, "It trains nothing, because private steps would take 10 min"),
-        (0.5, 600, 0, 108, "10 min. It writes 108 rows"),
-        (5.0, 600, 0, 100, "base_model=gpt2-mini` is quicker"),
+        ("training", "", 0.1, 60, 4, 300, "about 4 min on this machine"),
+        ("training", "", 0.2, 150, 4, 138, "about 6 min on this machine. It writes 138 rows a"),
+        ("training", "", 0.2, 600, 0, 300, "It trains nothing, because private steps would take"),
+        ("training", "", 0.5, 600, 0, 108, "10 min. It writes 108 rows"),
+        ("training", "", 5.0, 600, 0, 100, "base_model=gpt2-mini` is quicker"),
+        ("mini", "gpt2-mini", 0.005, 10, 10, 300, "about 86 s on this machine"),
+        ("mini", "gpt2-mini", 0.005, 120, 0, 300, "It trains nothing, because private steps would"),
     ],
 )
-def test_a_demo_fits_itself_into_its_time(row, training, steps, per_label, said):
-    config = RunConfig(training=demo.REVIEWS.training)
+def test_a_demo_fits_itself_into_its_time(recipe, base, row, training, steps, per_label, said):
+    recipe = getattr(demo.REVIEWS, recipe)
+    config = RunConfig(training=replace(recipe, base_model=base or recipe.base_model))
     phases = (("reference rows", 9.0), ("training", training), ("rows", 600 * row))
     fitted, many, line = demo.fit_demo(demo.REVIEWS, config, phases, 600)
     assert (fitted.training.steps, many) == (steps, per_label) and said in line, line

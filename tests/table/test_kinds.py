@@ -637,20 +637,26 @@ def test_declared_values_are_found_in_other_spellings_of_their_cells():
 @pytest.mark.parametrize(
     ("cells", "rules", "said"),
     [
-        (["Ann", "Bob"], {"kinds": {"t": "number"}}, "hardly a cell of 't' is a number that fits"),
-        (["Ann", "Bob"], {"kinds": {"t": "yes/no"}}, "is a yes or a no that fits"),
-        (["Ann", "Bob"], {"ranges": {"t": (0, 9)}}, "is a number that fits"),
-        (["18", "67"], {"ranges": {"t": (200, 300)}}, "is a number that fits"),
-        (["18", "67"], {"kinds": {"t": "date"}}, "is a date that fits"),
+        (["Ann", "Bob"], {"kinds": {"t": "number"}}, "cells of 't' are not a number that fits"),
+        (["Ann", "Bob"], {"kinds": {"t": "yes/no"}}, "are not a yes or a no that fits"),
+        (["Ann", "Bob"], {"ranges": {"t": (0, 9)}}, "are not a number that fits"),
+        (["18", "67"], {"ranges": {"t": (200, 300)}}, "are not a number that fits"),
+        (["18", "67"], {"kinds": {"t": "date"}}, "are not a date that fits"),
         (["1", "2", "3", "free"], {}, "% of the filled cells of 't' are not a number"),
         (["9999-12-31", *["2020-01-01"] * 9], {}, "% of the filled cells of 't'"),
         (["a", "b", "c"], {"values": {"t": ["a", "b"]}}, "of 't' are not a declared value"),
-        (["a", "b", "c"], {"values": {"t": ["d"]}}, "hardly a cell of 't' is a declared value"),
+        (
+            ["a", "b", "c"],
+            {"values": {"t": ["d"]}},
+            "are not a declared value that fits",
+        ),
+        ([3, 2.5, "x", "2024-01-02", None], {}, "`kinds`, `ranges` or `values` may fit"),
     ],
 )
 def test_cells_that_are_not_of_the_kind_get_a_note(cells, rules, said):
     frame = table_of({"t": [cells[i % len(cells)] for i in range(N)]})
-    frame["t"] = frame["t"].map(lambda cell: int(cell) if cell.isdecimal() else cell).astype(object)
+    numbers = frame["t"].map(lambda cell: int(cell) if str(cell).isdecimal() else cell)
+    frame["t"] = numbers.astype(object)
     given = ColumnRules.of(None, *map(rules.get, ("kinds", "ranges", "values")))
     columns, _ = release(frame, given, sigma=0.5)
     notes = column_notes(list(columns.values()), [])[1:]
@@ -666,6 +672,16 @@ def test_a_number_that_is_named_like_an_identifier_gets_a_note_too(tmp_path, rep
     notes = column_notes(list(columns.values()), [])
     assert sum("% of the filled cells of 'room_no' are not a number" in n for n in notes) == said
     assert not any("not filled" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, "identifier") for name in ("Ticket No", "Order No.", "Nr.", "#", "Unnamed: 0")]
+    + [(name, "number") for name in ("C#x", "Unnamed: 12", "dno.", "Ends.")],
+)
+def test_numbers_that_never_repeat_are_identifiers_by_their_name(name, kind):
+    columns, _ = release(pd.DataFrame({name: range(10_001, 10_001 + N)}), sigma=0.5)
+    assert columns[name].kind == kind
 
 
 @pytest.mark.parametrize("sigma", [0.01, 2.0])

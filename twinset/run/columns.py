@@ -347,15 +347,13 @@ def column_notes(columns: Sequence[Column], left_out: Sequence[str]) -> list[str
         if column.kind == IDENTIFIER:  # all of its cells are new
             continue
         name, one = repr(column.name), ones.get(column.kind, "filled")
-        if column.odd >= HARDLY:
+        if column.odd:
+            is_most = column.odd >= HARDLY
             found.append(
-                f"hardly a cell of {name} is {one} that fits. Leave it out of `kinds`, `ranges` "
-                "and `values`, or declare others."
-            )
-        elif column.odd:
-            found.append(
-                f"about {column.odd:.1%} of the filled cells of {name} are not {one}. They are "
-                "gaps in the twin."
+                f"about {column.odd:.1%} of the filled cells of {name} are not {one}"
+                f"{' that fits' * is_most}. They are gaps in the twin."
+                + " Other `kinds`, `ranges` or `values` may fit."
+                * is_most
             )
         elif column.kind == CATEGORY and not column.values:
             found.append(

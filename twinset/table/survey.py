@@ -69,8 +69,8 @@ from twinset.table.labels import dtype_name
 from twinset.table.schema import ORDERED, plain
 
 _ID_NAME = re.compile(
-    r"(?i:(^|[\s_.-])(id|uuid|guid|uid|key|number|no|nr|code)$|^(id|uid|uuid|guid)\b)"
-    r"|(?<=[a-z])(Id|ID|Uuid|UUID|Guid|Key|Number|No|Nr|Code)$"
+    r"(?i:(^|[\s_.-])(id|uuid|guid|uid|key|number|no|nr|code)\.?$|^(id|uid|uuid|guid)\b)"
+    r"|(?<=[a-z])(Id|ID|Uuid|UUID|Guid|Key|Number|No|Nr|Code)$|(^|\s)#$|^Unnamed: 0$"
 )
 _CLEAR = 3.0  # deviations of noise, from which one count holds something
 # The same for the largest of hundreds of counts, or of sums of neighbouring counts. Of columns
