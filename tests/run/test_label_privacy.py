@@ -88,6 +88,8 @@ def test_a_plan_shows_its_owner_what_may_be_selected(place, run):
     assert "The other 1 probably will not" in ended.err
     assert "label values           held by 14 records or more, ± 2.5" in ended.out
     assert [path.name for path in place.iterdir()] == ["t.csv"]
+    FRAME.drop(6).to_csv("t.csv", index=False)  # and of no other value nothing is said
+    assert "will: 'negative', 'positive'. --labels declares values." in run("plan", *STEPS).err
 
 
 def test_a_run_that_spent_nothing_makes_no_twin(place, tiny_base):

@@ -141,11 +141,11 @@ def find_label_values(run: Run, spends: bool) -> tuple[Found, str]:
     for name, column in zip(names, values, strict=True):
         counts = Counter(column).most_common()
         found[name] = {value: count for value, count in counts if count >= least}
-        likely = ", ".join(repr(value) for value in found[name]) or "none"
+        likely, rare = ", ".join(map(repr, found[name])) or "none", len(counts) - len(found[name])
+        others = f" The other {rare} probably will not." if rare else ""
         run.progress.say(
             f"noisy counts will decide which values of {name!r} become public. Values of {least} "
-            f"records or more probably will: {likely}. The other "
-            f"{len(counts) - len(found[name])} probably will not. `labels` declares values."
+            f"records or more probably will: {likely}.{others} `labels` declares values."
         )
     return found, SELECTED
 
