@@ -302,6 +302,18 @@ def test_a_notebook_gets_a_bar_of_plain_characters(capsys, monkeypatch):
     )
 
 
+def test_no_option_goes_by_its_place_and_a_run_without_privacy_says_so(tiny_base, capsys):
+    with pytest.raises(TypeError, match="positional"):
+        Twinset(8)  # an ε, or a base model?
+    cheap = {"steps": 0, "max_tokens": 12, "marginal_share": 0, "teacher_share": 0}
+    for private in (True, False):
+        options = cheap | ({"epsilon": 50} if private else {})
+        made = Twinset(base_model=str(tiny_base), private=private, **options).fit(PRIVATE)
+        said = capsys.readouterr().err
+        assert ("WARNING: privacy is switched off" in said) is not private
+        assert ("No privacy guarantee" in repr(made)) is not private
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -4,6 +4,7 @@ import gzip
 import re
 import shlex
 import shutil
+import subprocess
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -300,6 +301,31 @@ def test_every_theorem_and_event_has_its_row():
     assert missing_theorems(text.replace("| TEACHER |", "| TEACHERS |")) == ["TEACHER"]
     gone = text.replace("test_label_selection.py)", "test_of_nothing.py)")
     assert missing_theorems(gone) == ["LABEL_VALUES", "label_selection"]
+
+
+# -- a first look ----------------------------------------------------------------------------------
+
+
+def unexplained(readme: str) -> list[str]:
+    """Return the words and figures of the first screens that only a reader of the rest knows."""
+    first = readme.split("\n## From Python")[0]
+    found = re.findall(r"teachers?\b|marginals?\b|MAUVE|[σδ]|\d\.\d{3}", first)
+    return found + ["ε"] * (first.find("ε") < first.find("differential privacy"))
+
+
+def test_the_first_screens_of_the_readme_explain_their_words():
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert unexplained(readme) == []
+    for word, found in {"teacher": 1, "σ": 1, "of 0.763": 1, "δ and a marginal": 2, "ε": 1}.items():
+        assert len(unexplained(readme.replace("noise", word, 1))) == found, word
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.parametrize(("target", "extras"), [("demo", []), ("fast-tests", ["dev,pii,qlora"])])
+def test_the_demo_installs_no_tools(target, extras):
+    planned = ("make", "--dry-run", "--always-make", target)
+    told = subprocess.run(planned, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.findall(r"-e '?\.\[(.+?)\]", told) == extras and "-c constraints.txt -e ." in told
 
 
 def test_pre_commit_runs_the_ruff_that_is_pinned():
