@@ -65,7 +65,8 @@ LINES = {
     "evaluation/bench": (1_016, 1_500),
     # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
     # replay took 800: ways, neighbours, faults, lines and refusals, and how far each sum moves
-    "tests": (23_132, 16_000),
+    # what make installs took 65: its hashes
+    "tests": (23_198, 16_000),
 }
 # goal 250. Columns took 14, replay two, signatures two, accounts two, descriptions for others four
 MOST_FILES = 271

@@ -5,13 +5,17 @@ import re
 import shlex
 import shutil
 import subprocess
+import tomllib
 from dataclasses import dataclass
 from functools import cache
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from typer.main import get_command
 
 import cli
@@ -322,10 +326,71 @@ def test_the_first_screens_of_the_readme_explain_their_words():
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 @pytest.mark.parametrize(("target", "extras"), [("demo", []), ("fast-tests", ["dev,pii,qlora"])])
-def test_the_demo_installs_no_tools(target, extras):
+def test_the_demo_installs_no_tools_and_hashes_come_first(target, extras):
     planned = ("make", "--dry-run", "--always-make", target)
     told = subprocess.run(planned, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert re.findall(r"-e '?\.\[(.+?)\]", told) == extras and "-c constraints.txt -e ." in told
+    steps = re.findall(r"pip install.* (--require-hashes|torch==|--no-index --no-build)", told)
+    hashed, offline = "--require-hashes", "--no-index --no-build"
+    assert steps == [hashed, "torch==", offline, *[hashed, offline] * len(extras)]
+    assert told.count("pip install") == len(steps)
+
+
+def pinned(text: str) -> list[Requirement]:
+    """Return the lines of a text of hashes that have some, and only whole ones."""
+    entries = [re.split(r"\s+--hash=", line) for line in text.replace("\\\n", "").splitlines()]
+    whole = re.compile("sha256:[0-9a-f]{64}").fullmatch
+    return [Requirement(pin) for pin, *hashes in entries if hashes and all(map(whole, hashes))]
+
+
+def needed(extras: list[str], **system: str) -> set[str]:
+    """Return what twinset and its build need on a system, but for PyTorch and its libraries."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    first = settings["build-system"]["requires"] + settings["project"]["dependencies"]
+    for extra in extras:
+        first += settings["project"]["optional-dependencies"][extra]
+    todo, seen = list(map(Requirement, first)), set()
+    while todo:
+        need = todo.pop()
+        for extra in ("", *need.extras):
+            package = (canonicalize_name(need.name), extra)
+            found = list(metadata.distributions(name=need.name)) if package not in seen else []
+            below = map(Requirement, (found[0].requires or []) if found else [])
+            here = {**system, "extra": extra}
+            todo += [each for each in below if not each.marker or each.marker.evaluate(here)]
+            seen.add(package)
+    apart = re.compile("torch|triton|cuda-|nvidia-").match
+    return {name for name, _ in seen if not apart(name)}
+
+
+@pytest.mark.parametrize(
+    ("system", "platform", "python"),
+    [("Linux", "linux", "3.11"), ("Darwin", "darwin", "3.14"), ("Windows", "win32", "3.14")],
+)
+def test_all_that_make_installs_has_a_hash(system, platform, python):
+    here = {"platform_system": system, "sys_platform": platform, "python_version": python}
+    plain, tools = ((ROOT / f"hashes{of}.txt").read_text("utf-8") for of in ("", "-tools"))
+
+    def hashed(text: str) -> set[str]:
+        return {pin.name for pin in pinned(text) if not pin.marker or pin.marker.evaluate(here)}
+
+    packages, tested = needed([], **here), needed(["dev", "pii", "qlora"], **here)
+    assert packages <= hashed(plain) and tested <= hashed(plain + tools)
+    assert {"pytest", "spacy"} <= tested - hashed(plain)
+    for gone in ("jinja2", "setuptools", "sympy"):
+        assert packages - hashed(re.sub(rf"(?m)^{gone}==", "other==", plain)) == {gone}
+    assert ("colorama" in packages) == ("colorama" in hashed(plain)) == (system == "Windows")
+
+
+@pytest.mark.parametrize("file", ["hashes.txt", "hashes-tools.txt"])
+def test_hashes_are_those_of_the_pinned_versions(file):
+    text = (ROOT / file).read_text("utf-8")
+    constraints = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    known = {canonicalize_name(line.split("==")[0]): line.split("==")[1] for line in constraints}
+    versions = [(pin.name, str(pin.specifier)) for pin in pinned(text)]
+    assert versions == [(name, f"=={known[name]}") for name, _ in sorted(versions)]
+    assert len(versions) == len(re.findall(r"(?m)^\S", text))
+    assert len(pinned(re.sub(r"sha256:\w{64}", "sha256:0", text, count=1))) == len(versions) - 1
 
 
 def test_pre_commit_runs_the_ruff_that_is_pinned():
