@@ -31,7 +31,7 @@ ROWS = Bounds(1, 10**9)  # of a twin
 HOLD_OUT = Bounds(0, 0.5)  # share of a private table
 RECORDS = Bounds(1, 10**9)  # of a private table that is not there yet
 UNJUDGED_GUIDANCE = 0.5  # without a teacher that judges rows
-PHYSICAL_TOKENS = 2048  # in memory at once, on a processor
+PHYSICAL_TOKENS = 1024  # in memory at once, on a processor
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class SpeedConfig(Checked):
         None,
         1,
         10**8,
-        "Tokens held in memory at once. Changes no result. Omitted: 2,048, on a GPU 16,384.",
+        "Tokens held in memory at once. Changes no result. Omitted: 1,024, on a GPU 16,384.",
         expert=True,
     )
     physical_batch: int | None = bounded(

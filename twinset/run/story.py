@@ -99,6 +99,7 @@ def timed(run: Run, name: str) -> Iterator[None]:
     """Report how long a part of the story took, and its share of the time."""
     began = time.monotonic()
     yield
+    give_memory_back(run.base.model.device)  # the next part does not begin with this one's memory
     run.seconds[name] = seconds = time.monotonic() - began
     limit = run.config.training.max_minutes
     of = sum(run.seconds.values()) if limit is None else 60 * limit
@@ -380,7 +381,6 @@ def teach(run: Run) -> None:
         # one for each row of one token (`at::matmul` folds such rows only with gradients).
         trained = trained.requires_grad_(True).to(run.trainer.dtype)
         run.model = model = build_twin_model(run, trained)
-        give_memory_back(model.model.device)  # a step needed more memory than rows do
         if run.marginals is not None:
             model.lengths = TextLengths.from_counts(run.marginals)
             rows = reference_rows(model, run.progress)
