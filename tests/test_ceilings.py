@@ -40,9 +40,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (27_554, 20_500),
+    "twinset": (27_557, 20_500),
     "twinset/commandline": (1_113, 900),
-    "twinset/run": (3_710, 2_200),  # accounts of tables
+    "twinset/run": (3_713, 2_200),  # accounts of tables
     # The spellings of cells that come back took 560: dates, numbers, identifiers, yes and no. How
     # fine numbers and dates are, conditions that cut their grids, and label numbers took the next.
     "twinset/table": (5_578, 2_600),
@@ -66,7 +66,7 @@ LINES = {
     # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
     # replay took 800: ways, neighbours, faults, lines and refusals, and how far each sum moves
     # what make installs took 65: its hashes
-    "tests": (23_198, 16_000),
+    "tests": (23_202, 16_000),
 }
 # goal 250. Columns took 14, replay two, signatures two, accounts two, descriptions for others four
 MOST_FILES = 271

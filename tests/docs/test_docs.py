@@ -24,6 +24,8 @@ from tests.helpers.commands import ROOT, call
 from tests.helpers.evaluated import quickly, reviews, without_downloads
 from tests.helpers.handover import write_key
 from twinset import api
+from twinset.config import PHYSICAL_TOKENS
+from twinset.models.device import GPU_TOKENS, ROWS_BYTES, ROWS_BYTES_GPU
 from twinset.privacy.accounting import events
 from twinset.privacy.statement import theorems
 from twinset.privacy.statement.theorems import THEOREMS, Theorem
@@ -305,6 +307,12 @@ def test_every_theorem_and_event_has_its_row():
     assert missing_theorems(text.replace("| TEACHER |", "| TEACHERS |")) == ["TEACHER"]
     gone = text.replace("test_label_selection.py)", "test_of_nothing.py)")
     assert missing_theorems(gone) == ["LABEL_VALUES", "label_selection"]
+
+
+def test_options_state_what_a_processor_holds_at_once():
+    page = (ROOT / "docs/cli.md").read_text("utf-8")
+    assert f"more than {ROWS_BYTES >> 20} MiB (on a GPU {ROWS_BYTES_GPU >> 30} GiB)" in page
+    assert f"Omitted: {PHYSICAL_TOKENS:,}, on a GPU {GPU_TOKENS:,}." in page
 
 
 # -- a first look ----------------------------------------------------------------------------------

@@ -213,7 +213,7 @@ class SamplingConfig(Checked):
         1,
         10**5,
         "Most rows written at once, by default 256 (on a GPU 1,024). Fewer if they need more than "
-        "1 GiB (on a GPU 8).",
+        "768 MiB (on a GPU 8 GiB).",
         option="sample_batch",
         expert=True,
     )

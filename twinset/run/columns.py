@@ -347,13 +347,16 @@ def column_notes(columns: Sequence[Column], left_out: Sequence[str]) -> list[str
         if column.kind == IDENTIFIER:  # all of its cells are new
             continue
         name, one = repr(column.name), ones.get(column.kind, "filled")
-        if column.odd:
-            is_most = column.odd >= HARDLY
+        if column.odd >= HARDLY:  # or outside a range, where they are no gaps
             found.append(
-                f"about {column.odd:.1%} of the filled cells of {name} are not {one}"
-                f"{' that fits' * is_most}. They are gaps in the twin."
-                + " Other `kinds`, `ranges` or `values` may fit."
-                * is_most
+                f"about {column.odd:.0%} of the filled cells of {name} are not {one} that fits. "
+                "The twin has gaps there, or only what fits. Declare other `kinds`, `ranges` or "
+                "`values`."
+            )
+        elif column.odd:
+            found.append(
+                f"about {column.odd:.1%} of the filled cells of {name} are not {one}. They are "
+                "gaps in the twin."
             )
         elif column.kind == CATEGORY and not column.values:
             found.append(

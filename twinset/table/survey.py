@@ -70,7 +70,7 @@ from twinset.table.schema import ORDERED, plain
 
 _ID_NAME = re.compile(
     r"(?i:(^|[\s_.-])(id|uuid|guid|uid|key|number|no|nr|code)\.?$|^(id|uid|uuid|guid)\b)"
-    r"|(?<=[a-z])(Id|ID|Uuid|UUID|Guid|Key|Number|No|Nr|Code)$|(^|\s)#$|^Unnamed: 0$"
+    r"|(?<=[a-z])(Id|ID|Uuid|UUID|Guid|Key|Number|No|Nr|Code)$|#$|^Unnamed: 0(\.\d+)?$"
 )
 _CLEAR = 3.0  # deviations of noise, from which one count holds something
 # The same for the largest of hundreds of counts, or of sums of neighbouring counts. Of columns
