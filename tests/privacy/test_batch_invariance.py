@@ -126,7 +126,7 @@ def test_every_shape_of_a_run_is_known_beforehand():
     lengths = records.padded_lengths(100)
     assert {records.padded_length(i) for i in range(15)} <= set(lengths)
     units = [units_at_once(SpeedConfig(), 512, 2 * length) for length in lengths]
-    assert (lengths[0], units[0], lengths[-1], units[-1]) == (16, 32, 112, 9)
+    assert (lengths[0], units[0], lengths[-1], units[-1]) == (16, 32, 112, 4)
 
 
 @pytest.mark.parametrize(("method", "invariant"), [("full", True), ("lora", False)])
