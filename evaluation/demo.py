@@ -300,7 +300,7 @@ def fit_demo(
     if per_label < demo.rows_per_label:
         line += f". It writes {per_label} rows a label in place of {demo.rows_per_label}"
     seconds = other + training + row * per_label
-    if seconds > limit + MINUTES and not is_mini:
+    if seconds > 61 * MINUTES and not is_mini:
         line += f". `base_model={GPT2_MINI}` is quicker"
     return config, per_label, f"the demo takes about {say_duration(seconds)} on this machine{line}"
 
