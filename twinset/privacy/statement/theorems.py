@@ -315,7 +315,8 @@ TEACHER = Theorem(
         "Linear classifiers on what the trained model makes of a text, fitted by steps that are "
         "Gaussian releases of one clipped gradient a unit, together one of multiplier σ "
         "(`mechanism.vector_sum`). The model, and the rows whose statistics scale its "
-        "hidden states, were released before. A unit's vectors depend on them and on it alone."
+        "hidden states, were released before. A unit's vectors depend on them and on it alone. "
+        "Units may be drawn at random first, which is not counted."
     ),
     source="Dong, Roth and Su 2019, 'Gaussian Differential Privacy', corollary 3.3",
 )
