@@ -13,9 +13,10 @@ taken as public. The noise of the histogram is seeded, so only its ε is that of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from functools import partial
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -76,37 +77,45 @@ SMALL: dict[str, Any] = {
     "epsilon": 8.0,
     "max_tokens": 16,
 }
+CPU = SMALL | {"records": 3_200, "tested": 600, "rows": 1_200, "max_tokens": 64}
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": SMALL,
-    "cpu": SMALL | {"records": 3_200, "tested": 600, "rows": 1_200, "max_tokens": 64},
-    "full": SMALL
-    | {
-        "base_model": "smollm2-135m-text",
-        "records": 3_200,
-        "tested": None,
-        "rows": 1_200,
-        "max_tokens": 64,
-    },
+    "cpu": CPU,
+    "full": CPU | {"base_model": "smollm2-135m-text", "tested": None},
 }
+
+
+def load_cut_tables(paths: Mapping[str, Path], size: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """Return the private table, and real rows and test rows cut where a run cuts its own.
+
+    So MAUVE does not see lengths. The last two have a column of all labels together.
+    """
+    tables, tokenizer = load_tables(paths, size), load_base(size["base_model"]).tokenizer
+    cut = {"private": tables["train"]}
+    for name, rows in tables.items():
+        ids = tokenizer([*rows["text"]], add_special_tokens=False)["input_ids"]
+        texts = [tokenizer.decode(each[: size["max_tokens"]]) for each in ids]
+        cut[name] = joined(rows.assign(text=texts), list(rows.columns[1:]))
+    return cut
 
 
 def measure_arm(
     arm: str, seed: int, tables: Mapping[str, pd.DataFrame], size: Mapping[str, Any]
 ) -> dict[str, float | None]:
     """Return students' accuracies on real test rows, MAUVE, and ε of all that an arm releases."""
-    labels = list(tables["train"].columns[1:])
-    train, test = (joined(first_tokens(tables[name], size), labels) for name in ("train", "test"))
+    private, train, test = (tables[name] for name in ("private", "train", "test"))
+    labels = list(private.columns[1:])
     if arm == REAL:
         rows, spent = train.sample(min(size["rows"], len(train)), random_state=seed), None
     else:
-        rows, spent = write_rows(arm, seed, tables["train"], size)
+        rows, spent = write_rows(arm, seed, private, size)
         rows = joined(rows, labels)
     accuracies = {f"accuracy, {name}": score_classifier(rows, test, name) for name in labels}
-    for name, make in make_classifiers(("tfidf", "minilm")).items():
+    encoder, fewest = SentenceEncoder(), min(len(rows), len(test))
+    for name, make in make_classifiers(("tfidf", "minilm"), embeddings=encoder).items():
         student = make(seed).fit(rows["text"], rows["all labels"])
         right = student.predict(test["text"]) == test["all labels"]
         accuracies[f"accuracy, all labels, {name}"] = float(right.mean())
-    encoder, fewest = SentenceEncoder(), min(len(rows), len(test))
     ours, real = (each.sample(fewest, random_state=seed)["text"].tolist() for each in (rows, test))
     accuracies["MAUVE"] = mauve(encoder.encode(ours), encoder.encode(real), seed).value
     return {**accuracies, "epsilon": spent}
@@ -116,14 +125,13 @@ def write_rows(
     arm: str, seed: int, private: pd.DataFrame, size: Mapping[str, Any]
 ) -> tuple[pd.DataFrame, float | None]:
     """Return rows of an arm, and what they spend."""
-    with ExitStack() as stack:
-        if arm == SUBSPACE:
-            directions = find_directions(seed, private, size)
-            adam = partial(AdamAlongDirections.of, directions)
-            stack.enter_context(patch("torch.optim.Adam", adam))
-        if arm == STEERING:
-            of_training = "twinset.training.clipped_sum.prepare_trainable"
-            stack.enter_context(patch(of_training, train_vectors))
+    changed: Any = nullcontext()
+    if arm == SUBSPACE:
+        directions = find_directions(seed, private, size)
+        changed = patch("torch.optim.Adam", partial(AdamAlongDirections.of, directions))
+    if arm == STEERING:
+        changed = patch("twinset.training.clipped_sum.prepare_trainable", train_vectors)
+    with changed:
         twinset = fit_twinset(arm, seed, private, size)
     if arm == NONE:
         return rows_of_base(twinset, size["rows"]), None
@@ -164,13 +172,6 @@ def rows_of_base(twinset: Twinset, wanted: int) -> pd.DataFrame:
 def joined(rows: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
     """Return the rows with a column of all labels together."""
     return rows.assign(**{"all labels": rows[labels].astype(str).agg(" | ".join, axis=1)})
-
-
-def first_tokens(rows: pd.DataFrame, size: Mapping[str, Any]) -> pd.DataFrame:
-    """Return real rows cut where a run cuts them, so that MAUVE does not see lengths."""
-    tokenizer = load_base(size["base_model"]).tokenizer
-    ids = tokenizer([*rows["text"]], add_special_tokens=False)["input_ids"]
-    return rows.assign(text=[tokenizer.decode(each[: size["max_tokens"]]) for each in ids])
 
 
 # --- fewer trained numbers ----------------------------------------------------------------------
@@ -271,7 +272,8 @@ def choose_rows(
     near_pool = np.stack([*map(whiten, states)])
     read = sorted(states_of_records(questions, theirs), key=itemgetter(0))
     near_private = np.stack([whiten(found[0]) for _, found in read])
-    topics = KMeans(min(TOPICS_IN_ALL, len(pool)), n_init=2, random_state=seed).fit(near_pool)
+    clusters = min(TOPICS_IN_ALL, len(pool))
+    topics = KMeans(clusters, n_init=2, random_state=seed).fit(near_pool) if by_topic else None
     rng, kept = np.random.default_rng(seed), list[int]()
     of_pool, of_private = (
         joined(rows, labels)["all labels"].to_numpy() for rows in (pool, private)
@@ -279,14 +281,15 @@ def choose_rows(
     for label in sorted(set(of_pool)):
         own = rng.permutation(np.flatnonzero(of_pool == label))
         seen, room = near_private[of_private == label], round(wanted * len(own) / len(pool))
-        places = topics.labels_[own] if by_topic else np.arange(len(own))
-        size = TOPICS_IN_ALL if by_topic else len(own)
-        centres = topics.cluster_centers_ if by_topic else near_pool[own]
+        centres, places = near_pool[own], np.arange(len(own))
+        if topics:
+            centres, places = topics.cluster_centers_, topics.labels_[own]
         # Rows have one length. Centres have not.
         away = np.square(centres).sum(1) - 2 * seen @ centres.T  # (records, centres), less |seen|²
         nearest = away.argmin(1)
+        size = len(centres)
         counts = np.bincount(nearest, minlength=size) + rng.normal(0, HISTOGRAM_NOISE, size)
-        if by_topic:
+        if topics:
             share = np.maximum(counts, 0.01)[places]  # a row's chance, before others of its topic
             share = share / np.bincount(places, minlength=size)[places]
             order = np.argsort(-np.log(rng.random(len(own))) / share)
@@ -306,7 +309,7 @@ STUDY = Study(
     },
     sizes=SIZES,
     arms=lambda size: (REAL, *ARMS),
-    load=load_tables,
+    load=load_cut_tables,
     measure=measure_arm,
     comparisons=[
         Comparison(figure, ours, theirs)
