@@ -12,7 +12,7 @@ from twinset.models.device import check_device, device_of
 
 @pytest.fixture
 def two_gpus(monkeypatch):
-    for name in (device.LOCAL_RANK, device.LOCAL_SIZE, *device.REPEATABLE):
+    for name in (device.LOCAL_RANK, device.LOCAL_SIZE, *device.LIBRARIES):
         monkeypatch.setenv(name, "")  # so that it is put back
         monkeypatch.delenv(name)
     monkeypatch.setattr(device, "gpus", lambda: 2)
@@ -28,13 +28,13 @@ def test_each_process_has_a_gpu_of_its_own(two_gpus, monkeypatch, asked, rank, n
     assert device_of(asked) == torch.device(named)
 
 
-def test_a_gpu_adds_in_one_order_unless_the_user_says_otherwise(two_gpus, monkeypatch):
-    (name,) = device.REPEATABLE
+@pytest.mark.parametrize("name", device.LIBRARIES)
+def test_libraries_are_set_up_unless_the_user_has_done_it(two_gpus, monkeypatch, name):
     device_of("cuda")
-    assert os.environ[name] == device.REPEATABLE[name]
-    monkeypatch.setenv(name, ":16:8")
+    assert os.environ[name] == device.LIBRARIES[name]
+    monkeypatch.setenv(name, "16")
     device_of("cuda")
-    assert os.environ[name] == ":16:8"
+    assert os.environ[name] == "16"
 
 
 def test_without_a_gpu_auto_is_the_processor(monkeypatch):

@@ -31,8 +31,14 @@ ROWS_BYTES, ROWS_BYTES_GPU = 768 << 20, 8 << 30
 # Rows that are written at once by default. A GPU takes about as long for many as for few.
 ROWS_TOGETHER, ROWS_TOGETHER_GPU = 256, 1024
 GPU_TOKENS = 16384  # tokens in one batch: a GPU waits for the start of each kernel, however small
-# Without this setting a matrix product may add in another order from one call to the next.
-REPEATABLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+# Settings of libraries, where the user has made none. Without the first a matrix product of a GPU
+# may add in another order from one call to the next. The others are how many products of a CPU stay
+# prepared, each with memory of its own. Rows come and go, so nearly each token needs new ones.
+LIBRARIES = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",  # 1,024 by default
+    "LRU_CACHE_CAPACITY": "64",  # PyTorch's own, likewise
+}
 # Other work is watched for SECONDS. A second look follows BETWEEN seconds later.
 SECONDS, BETWEEN = 0.5, 1.5
 
@@ -43,6 +49,7 @@ def device_of(asked: str = AUTO) -> torch.device:
     "auto" is a GPU if there is one, else the CPU. Each of several processes has its own GPU, chosen
     by local rank.
     """
+    os.environ.update(LIBRARIES | os.environ)  # read when a library first multiplies
     import torch
 
     if asked == MPS:
@@ -58,7 +65,6 @@ def device_of(asked: str = AUTO) -> torch.device:
         if gpus():
             lacks = f"there is no GPU number {number}, counted from 0"
         raise InputError(f"`device={asked}`: {lacks}. Take `device=cpu`.")
-    os.environ.update(REPEATABLE | os.environ)  # the user's own setting wins
     return torch.device(CUDA, number)
 
 

@@ -388,6 +388,7 @@ def teach(run: Run) -> None:
             expected = expected_tokens(model, rows, run.marginals.weights, reread)
             shares = model.shares(rows)
             model.tilt = fit_tilt(run.marginals, model.schema, shares, expected, fitted)
+            give_memory_back(model.model.device)  # that rows needed, and that the teacher does not
         if run.config.privacy.teacher_share:
             if run.resumed and run.resumed.teacher:
                 classes = [len(attribute.values) for attribute in model.schema.attributes]
