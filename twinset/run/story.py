@@ -386,8 +386,7 @@ def teach(run: Run) -> None:
             rows = reference_rows(model, run.progress)
             reread, fitted = (partial(run.progress.count, n) for n in (READ_PHASE, FIT_PHASE))
             expected = expected_tokens(model, rows, run.marginals.weights, reread)
-            shares = model.shares(rows)
-            model.tilt = fit_tilt(run.marginals, model.schema, shares, expected, fitted)
+            model.tilt = fit_tilt(run.marginals, model.schema, model.shares(rows), expected, fitted)
             give_memory_back(model.model.device)  # that rows needed, and that the teacher does not
         if run.config.privacy.teacher_share:
             if run.resumed and run.resumed.teacher:
