@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Lines of Python below each folder: at most, and the goal.
 LINES = {
-    "twinset": (27_564, 20_500),
+    "twinset": (27_565, 20_500),
     "twinset/commandline": (1_113, 900),
     "twinset/run": (3_713, 2_200),  # accounts of tables
     # The spellings of cells that come back took 560: dates, numbers, identifiers, yes and no. How
@@ -54,7 +54,7 @@ LINES = {
     # registry, and a label, took 340: most of it is their words.
     "twinset/release": (1_651, 1_000),
     "twinset/policies": (1_385, 1_100),
-    "twinset/models": (1_975, 1_800),
+    "twinset/models": (1_976, 1_800),
     "twinset/privacy": (5_081, 4_800),  # the total of several runs, and what attacks find at most
     "twinset/files": (450, 400),
     # without papers and bench. One reading of real rows for three commands, labels by value. The

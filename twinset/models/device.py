@@ -32,8 +32,8 @@ ROWS_BYTES, ROWS_BYTES_GPU = 768 << 20, 8 << 30
 ROWS_TOGETHER, ROWS_TOGETHER_GPU = 256, 1024
 GPU_TOKENS = 16384  # tokens in one batch: a GPU waits for the start of each kernel, however small
 # Settings of libraries, where the user has made none. Without the first a matrix product of a GPU
-# may add in another order from one call to the next. The others are how many products of a CPU stay
-# prepared, each with memory of its own. Rows come and go, so nearly each token needs new ones.
+# may add in another order from one call to the next. The others say how many products of a CPU
+# stay prepared. Each has memory of its own, and rows come and go, so most tokens need new ones.
 LIBRARIES = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",  # 1,024 by default
@@ -49,7 +49,8 @@ def device_of(asked: str = AUTO) -> torch.device:
     "auto" is a GPU if there is one, else the CPU. Each of several processes has its own GPU, chosen
     by local rank.
     """
-    os.environ.update(LIBRARIES | os.environ)  # read when a library first multiplies
+    for name, value in LIBRARIES.items():  # read when a library first multiplies
+        os.environ.setdefault(name, value)
     import torch
 
     if asked == MPS:
