@@ -37,7 +37,7 @@ from twinset.privacy.mechanism.units import Units
 from twinset.privacy.statement.ledger import Ledger
 from twinset.run import columns, releases, story
 from twinset.run import generate as runs
-from twinset.sampling import sampler, tilt_fitting
+from twinset.sampling import sampler, tilt_fitting, twin_model
 
 STEP, VALUES = "a step", "values"
 WORDS = b"Ulaanbaatar", b"7946 0958"  # of texts that differ. Only rows held out may have them.
@@ -173,7 +173,8 @@ def make_quick(monkeypatch) -> None:
         return replace(BASES[name], model=deepcopy(BASES[name].model))
 
     monkeypatch.setattr(story, "load_base", load)
-    monkeypatch.setattr(story, "give_memory_back", lambda device: None)
+    for module in (story, twin_model):
+        monkeypatch.setattr(module, "give_memory_back", lambda device: None)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     # fewer rows and units, of which any would show a leak
     monkeypatch.setattr(tilt_fitting, "REFERENCE_ROWS", 4)

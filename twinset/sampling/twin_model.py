@@ -36,7 +36,7 @@ from twinset.files.limits import read_text
 from twinset.files.turns import in_turn
 from twinset.models.assets import quiet
 from twinset.models.base_model import PRIVATE, context_length, load_base
-from twinset.models.device import AUTO, has_bfloat16
+from twinset.models.device import AUTO, give_memory_back, has_bfloat16
 from twinset.models.hidden_states import Questions, Teacher
 from twinset.models.layers import PackedLinears, copy_in, fuse
 from twinset.privacy.accounting.events import RELEASES
@@ -239,6 +239,8 @@ class TwinModel:
         `has_lengths` says whether rows follow the counted lengths, if any. None: only with the
         tilt.
         """
+        if stream:  # what the group before needed, piece by piece
+            give_memory_back(self.model.device)
         sampling, biases = sampling.settled(self.teacher is not None), {}
         if self.tilt is not None and sampling.tilt:
             for c in self.schema.combinations:
@@ -247,7 +249,11 @@ class TwinModel:
                 biases[c] = bias.to(self.model.device)
         lengths = self.lengths if has_lengths or (has_lengths is None and sampling.tilt) else None
         bins = LengthBins(self.text_tokens, self.tokenizer.eos_token_id)
-        texts = self.columns.texts if self.columns else []
+        trained = self.is_trained  # such a model ends a line by itself
+        further = [
+            (cue_tokens(each.name, self.tokenizer, trained), () if trained else each.lengths)
+            for each in (self.columns.texts if self.columns else [])
+        ]
         return Sampler(
             self.fastest,
             self.tokenizer,
@@ -259,14 +265,7 @@ class TwinModel:
             self._denies if self.teacher is not None and sampling.teacher_redraws else None,
             None if lengths is None else partial(lengths.draw, self.schema, bins),
             self._packed,
-            [
-                # models that were trained end a line by themselves
-                (
-                    cue_tokens(each.name, self.tokenizer, self.is_trained),
-                    () if self.is_trained else each.lengths,
-                )
-                for each in texts
-            ],
+            further,
         )
 
     @property
