@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
-from tests.helpers.labels import with_found
 from tests.helpers.refusals import SECRET, refusal
+from tests.helpers.tables import with_found
 from twinset.run.request import Source
 from twinset.table import read
 from twinset.table.columns import table_of

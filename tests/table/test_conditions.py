@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.helpers.columns import DAYS, HOURS, LABELS, N, release, rng
+from tests.helpers.tables import DAYS, HOURS, LABELS, N, release, rng
 from twinset.errors import InputError
 from twinset.sampling import column_model
 from twinset.sampling.column_model import ColumnModel, spread

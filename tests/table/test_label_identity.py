@@ -16,7 +16,7 @@ from datasets import ClassLabel, Dataset
 
 from evaluation.release import Twin, labelled, public_records, read_labels, rows_per_label
 from tests.helpers.handover import description, ledger
-from tests.helpers.labels import with_found
+from tests.helpers.tables import with_found
 from twinset.errors import InputError
 from twinset.release.share import write_share
 from twinset.sampling.twin_model import twin_frame

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from evaluation.release import records_to_frame
-from tests.helpers.labels import with_found
 from tests.helpers.refusals import SECRET, refusal
+from tests.helpers.tables import with_found
 from twinset.config import RunConfig
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.table.columns import label_value

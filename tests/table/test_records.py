@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.helpers.labels import with_found
 from tests.helpers.refusals import SECRET, assert_silent, refusal
+from tests.helpers.tables import with_found
 from twinset.errors import InputError
 from twinset.sampling.twin_model import twin_frame
 from twinset.table.labels import LabelRules

@@ -1,4 +1,6 @@
-"""Made-up columns, and what a release makes of them: for the tests of kinds and of conditions."""
+"""Made-up columns, what a release makes of them, and labels as a run without noise finds them."""
+
+from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -7,6 +9,7 @@ from twinset.privacy.mechanism.gate import Gate
 from twinset.privacy.mechanism.randomness import Randomness
 from twinset.run.columns import ColumnRelease
 from twinset.table.kinds import ColumnRules
+from twinset.table.labels import SELECTED
 
 N = 600
 rng = np.random.default_rng(0)
@@ -22,3 +25,9 @@ def release(frame, rules=None, sigma=0.0):
     found = ColumnRelease(private, LABELS, 2, units, rules, sigma, None, gate, noise)
     model = found.find_model(np.bincount(LABELS).tolist())
     return {c.name: c for c in found.columns}, model
+
+
+def with_found(records, notes, found=()):
+    """Return records with the values that were found; all of columns that are not named."""
+    counts = {n: dict(Counter(records.values_of(n)).most_common()) for n in records.undeclared}
+    return records.with_values(counts | dict(found), SELECTED, notes)
