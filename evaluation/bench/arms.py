@@ -23,6 +23,7 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import torch
+from sklearn.dummy import DummyClassifier
 from torch import Tensor
 
 from twinset import Twinset
@@ -113,7 +114,10 @@ def measure_arm(
     accuracies = {f"accuracy, {name}": score_classifier(rows, test, name) for name in labels}
     encoder, fewest = SentenceEncoder(), min(len(rows), len(test))
     for name, make in make_classifiers(("tfidf", "minilm"), embeddings=encoder).items():
-        student = make(seed).fit(rows["text"], rows["all labels"])
+        learns = rows["all labels"].nunique() > 1
+        student = (make(seed) if learns else DummyClassifier()).fit(
+            rows["text"], rows["all labels"]
+        )
         right = student.predict(test["text"]) == test["all labels"]
         accuracies[f"accuracy, all labels, {name}"] = float(right.mean())
     ours, real = (each.sample(fewest, random_state=seed)["text"].tolist() for each in (rows, test))
@@ -148,9 +152,11 @@ def fit_twinset(arm: str, seed: int, private: pd.DataFrame, size: Mapping[str, A
     labels = list(private.columns[1:])
     options = {"epsilon": size["epsilon"], **ARMS[arm]}
     options["epsilon"] *= options.pop("epsilon_left", 1.0)
+    if "batch_size" in options:
+        options["batch_size"] = min(options["batch_size"], len(private))
     twinset = Twinset(
         base_model=size["base_model"],
-        prompt="product-review" if "product" in labels else "film-review",
+        prompt="product-review" if "product" in labels else size.get("prompt", "film-review"),
         max_tokens=size["max_tokens"],
         max_redraws=1_000,
         max_minutes=None,

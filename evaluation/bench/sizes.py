@@ -1,10 +1,11 @@
-"""What the size of a table and ε are worth: accuracy of classifiers that learn from twins.
+"""What the size of a table and ε are worth, and from which size on training pays.
 
     python -m evaluation.bench.sizes --train train.csv --test heldout.csv
 
-The arms are tables of several sizes: real rows, and their twins at ε = 1 and 8. One more arm is
-rows of the base model without private data. `python -m evaluation.bench.sizes draw CSV SVG` draws
-the picture of the docs from the CSV that a run leaves.
+The arms are tables of several sizes: all their real rows, and 1,000 rows of twins at ε = 1 and 8,
+without training and with eight large private steps of the same ε. One more arm is rows of the base
+model without private data. `python -m evaluation.bench.sizes draw CSV SVG` draws the picture of the
+docs from the CSV that a run leaves.
 """
 
 from __future__ import annotations
@@ -16,77 +17,63 @@ from typing import Any
 
 import pandas as pd
 
-from twinset import Twinset
+from twinset.errors import InputError
 
-from ..papers.mattern import load_tables
 from ..papers.study import Comparison, Study, main
-from ..utility.classifiers import make_classifiers
-from .arms import ARMS as PARTS
-from .arms import NONE, REAL
+from .arms import CPU, DEFAULT, NONE, REAL, TRAINED, load_cut_tables
+from .arms import measure_arm as measure_part
 
-RECORDS, EPSILONS = (400, 1_600, 6_400), (8.0, 1.0)
-CLASSIFIERS = {"tfidf": "words", "minilm": "sentence embeddings"}
-CPU: dict[str, Any] = {
-    "base_model": "gpt2-mini",
-    "records": max(RECORDS),
-    "tested": 1_000,
-    "rows": 600,
-    "max_tokens": 64,
+RECORDS, EPSILONS = (400, 1_600, 6_400, 12_500), (8.0, 1.0)
+FIGURES = {
+    "accuracy, all labels, tfidf": "accuracy of a classifier on words",
+    "accuracy, all labels, minilm": "of one on sentence embeddings",
+    "MAUVE": "MAUVE, logarithmic",
 }
+SMALL: dict[str, Any] = CPU | {"tested": 1_000, "rows": 1_000, "records": max(RECORDS)}
+SMALL["prompt"] = "Write a {sentiment} review:"
 SIZES = {
-    "tiny": CPU | {"tested": 60, "rows": 16, "max_tokens": 16},
-    "cpu": CPU,
-    "full": CPU | {"base_model": "smollm2-135m-text", "rows": 6_400},
+    "tiny": SMALL | {"records": min(RECORDS), "tested": 60, "rows": 16, "max_tokens": 16},
+    "cpu": SMALL,
+    "full": SMALL | {"base_model": "smollm2-135m-text", "rows": 6_400},
 }
+PARTS = {DEFAULT: "twin", TRAINED: "trained twin"}
+KINDS = [(REAL, None), *((part, e) for e in EPSILONS for part in PARTS)]
 
 
-def name_arm(records: int, epsilon: float | None = None) -> str:
+def name_arm(part: str, records: int, epsilon: float | None = None) -> str:
     """Return the name of a twin's arm, or of real rows if there is no ε."""
-    made = REAL if epsilon is None else f"twin, ε = {epsilon:g}"
+    made = REAL if epsilon is None else f"{PARTS[part]}, ε = {epsilon:g}"
     return f"{made}, {records} records"
 
 
-# By the name of an arm, its records and its ε. Real rows have none.
-ARMS = {name_arm(n, e): (n, e) for n in RECORDS for e in (None, *EPSILONS)}
-ARMS[NONE] = min(RECORDS), PARTS[NONE]["epsilon"]
+# By the name of an arm, what it is made by, its records and its ε. Real rows have none.
+ARMS: dict[str, tuple[str, int, float | None]] = {
+    name_arm(part, n, e): (part, n, e) for n in RECORDS for part, e in KINDS
+}
+ARMS[NONE] = NONE, min(RECORDS), None
 
 
 def measure_arm(
     arm: str, seed: int, tables: Mapping[str, pd.DataFrame], size: Mapping[str, Any]
 ) -> dict[str, float | None]:
-    """Return the accuracy on real test rows for each classifier, and the guaranteed ε."""
-    train, test, (records, epsilon) = tables["train"], tables["test"], ARMS[arm]
-    label = train.columns[1]
-    values = sorted(train[label].unique())
-    rows = train.sample(frac=1, random_state=seed)[:records]
-    if epsilon is not None:
-        # nothing is fine-tuned, as in a default run of a table of these sizes
-        options = PARTS[NONE] if arm == NONE else {"epsilon": epsilon, "steps": 0}
-        twinset = Twinset(
-            base_model=size["base_model"],
-            prompt="film-review",
-            max_tokens=size["max_tokens"],
-            max_minutes=None,
-            seed=seed,
-            **options,
-        )
-        twinset.fit(rows, "text", labels={label: values})
-        if arm == NONE:  # equally many rows of each label: its counts of labels are all noise
-            counts = dict.fromkeys(zip(values), size["rows"] // len(values))
-            rows, epsilon = twinset.model.sample(counts, twinset.config.sampling), None
-        else:
-            rows, epsilon = twinset.sample(size["rows"]), twinset.guarantee.epsilon
-    found = {
-        f"accuracy, {CLASSIFIERS[name]}": float(
-            (make(seed).fit(rows["text"], rows[label]).predict(test["text"]) == test[label]).mean()
-        )
-        for name, make in make_classifiers([*CLASSIFIERS]).items()
-    }
-    return {**found, "epsilon": epsilon}
+    """Return students' accuracies on real test rows, MAUVE, and the guaranteed ε."""
+    part, records, epsilon = ARMS[arm]
+    kept = tables["train"].sample(frac=1, random_state=seed).index[:records]
+    some = {name: tables[name].loc[kept] for name in ("private", "train")}
+    rows = records if part == REAL else size["rows"]
+    return measure_part(part, seed, {**tables, **some}, {**size, "epsilon": epsilon, "rows": rows})
+
+
+def load_large_tables(paths: Mapping[str, Path], size: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the tables that arms are cut from. InputError: one is smaller than the largest arm."""
+    tables = load_cut_tables(paths, size)
+    if (rows := len(tables["train"])) < size["records"]:
+        raise InputError(f"--train: has {rows} rows with labels. Arms need {size['records']}.")
+    return tables
 
 
 def draw_curves(table: Path, picture: Path) -> None:
-    """Draw accuracy against the number of records: the mean over seeds, and each seed as a dot."""
+    """Draw each figure against the number of records: means over seeds, each seed as a dot."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -94,24 +81,25 @@ def draw_curves(table: Path, picture: Path) -> None:
 
     matplotlib.rcParams["svg.hashsalt"] = "twinset"  # the same file from the same numbers
     rows = pd.read_csv(table)
-    figure, panels = pyplot.subplots(1, 2, figsize=(8, 3.6), sharey=True, layout="constrained")
-    for axes, name in zip(panels, CLASSIFIERS.values(), strict=True):
-        figures = rows.groupby("arm")[f"accuracy, {name}"]
-        colours = {None: "#444b63", 8.0: "#4f5fa8", 1.0: "#c2553d"}
-        for epsilon, colour in colours.items():
-            arms = {n: figures.get_group(name_arm(n, epsilon)) for n in RECORDS}
-            title = "real rows" if epsilon is None else f"twin, ε = {epsilon:g}"
-            axes.plot([*arms], [v.mean() for v in arms.values()], color=colour, label=title)
+    figure, panels = pyplot.subplots(1, 3, figsize=(11, 3.6), layout="constrained")
+    colours = {None: "#444b63", 8.0: "#4f5fa8", 1.0: "#c2553d"}
+    for axes, (name, title) in zip(panels, FIGURES.items(), strict=True):
+        figures = rows.groupby("arm")[name]
+        for part, epsilon in KINDS:
+            arms = {n: figures.get_group(name_arm(part, n, epsilon)) for n in RECORDS}
+            colour, style = colours[epsilon], "--" if part == DEFAULT else "-"
+            label = name_arm(part, 0, epsilon).removesuffix(", 0 records")
+            means = [values.mean() for values in arms.values()]
+            axes.plot([*arms], means, style, label=label, color=colour)
             for records, values in arms.items():
-                axes.plot([records] * len(values), values, "o", color=colour, markersize=4)
-        nothing = figures.get_group(NONE).mean()
-        axes.axhline(nothing, color="#8b90a5", linestyle="--", label="no private data")
-        axes.set(xscale="log", title=f"classifier on {name}", xlabel="records in the table")
-        axes.set_xticks(RECORDS, [f"{n:,}" for n in RECORDS])
+                axes.plot([records] * len(values), values, "o", markersize=3, color=colour)
+        axes.axhline(figures.get_group(NONE).mean(), color="#8b90a5", linestyle=":", label=NONE)
+        axes.set(xscale="log", title=title, xlabel="records in the table")
+        axes.set_yscale("log" if name == "MAUVE" else "linear")
+        axes.set_xticks(RECORDS, [f"{n:,}" for n in RECORDS], fontsize=8)
         axes.minorticks_off()
         axes.grid(axis="y", alpha=0.3)
-    panels[0].set_ylabel("accuracy on real rows")
-    panels[1].legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    panels[-1].legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.savefig(picture, metadata={"Date": None})
     pyplot.close(figure)
 
@@ -121,21 +109,26 @@ STUDY = Study(
     title="What the size of a table and ε are worth",
     claim="more records help at any ε",
     files={
-        "train": "a table with text and sentiment, of at least 6,400 rows",
+        "train": f"a table with text and sentiment, of at least {max(RECORDS):,} rows. If there is "
+        "a column 'product', labels are joined and the prompt is `product-review`",
         "test": "real rows that no twin is made of",
     },
     sizes=SIZES,
-    arms=lambda size: [*ARMS],
-    load=load_tables,
+    arms=lambda size: [arm for arm, (_, records, _) in ARMS.items() if records <= size["records"]],
+    load=load_large_tables,
     measure=measure_arm,
     comparisons=[
-        Comparison(f"accuracy, {name}", name_arm(n, e), other)
-        for name in CLASSIFIERS.values()
+        Comparison(figure, name_arm(part, n, e), other)
+        for figure in FIGURES
         for e in EPSILONS
         for n in RECORDS
-        for other in (NONE, name_arm(n))
+        for part, other in (
+            (DEFAULT, NONE),
+            (DEFAULT, name_arm(REAL, n)),
+            (TRAINED, name_arm(DEFAULT, n, e)),
+        )
     ],
-    picture="accuracy, words",
+    picture="accuracy, all labels, tfidf",
 )
 
 if __name__ == "__main__":
