@@ -23,7 +23,6 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.dummy import DummyClassifier
 from torch import Tensor
 
 from twinset import Twinset
@@ -40,6 +39,7 @@ from ..fidelity.texts import mauve
 from ..papers.mattern import load_tables, score_classifier
 from ..papers.study import Comparison, Study, main
 from ..utility.classifiers import SentenceEncoder, make_classifiers
+from ..utility.usefulness import train_on
 
 REAL, NONE, WORDS, DEFAULT, TRAINED = (
     "real rows",
@@ -114,10 +114,7 @@ def measure_arm(
     accuracies = {f"accuracy, {name}": score_classifier(rows, test, name) for name in labels}
     encoder, fewest = SentenceEncoder(), min(len(rows), len(test))
     for name, make in make_classifiers(("tfidf", "minilm"), embeddings=encoder).items():
-        learns = rows["all labels"].nunique() > 1
-        student = (make(seed) if learns else DummyClassifier()).fit(
-            rows["text"], rows["all labels"]
-        )
+        student = train_on(rows, "text", ("all labels",), make, seed)
         right = student.predict(test["text"]) == test["all labels"]
         accuracies[f"accuracy, all labels, {name}"] = float(right.mean())
     ours, real = (each.sample(fewest, random_state=seed)["text"].tolist() for each in (rows, test))

@@ -29,35 +29,33 @@ FIGURES = {
     "accuracy, all labels, minilm": "of one on sentence embeddings",
     "MAUVE": "MAUVE, logarithmic",
 }
-SMALL: dict[str, Any] = CPU | {"tested": 1_000, "rows": 1_000, "records": max(RECORDS)}
-SMALL["prompt"] = "Write a {sentiment} review:"
+SMALL: dict[str, Any] = {
+    **CPU,
+    "prompt": "Write a {sentiment} review:",
+    "records": max(RECORDS),
+    "tested": 1_000,
+    "rows": 1_000,
+}
 SIZES = {
     "tiny": SMALL | {"records": min(RECORDS), "tested": 60, "rows": 16, "max_tokens": 16},
     "cpu": SMALL,
     "full": SMALL | {"base_model": "smollm2-135m-text", "rows": 6_400},
 }
-PARTS = {DEFAULT: "twin", TRAINED: "trained twin"}
-KINDS = [(REAL, None), *((part, e) for e in EPSILONS for part in PARTS)]
-
-
-def name_arm(part: str, records: int, epsilon: float | None = None) -> str:
-    """Return the name of a twin's arm, or of real rows if there is no ε."""
-    made = REAL if epsilon is None else f"{PARTS[part]}, ε = {epsilon:g}"
-    return f"{made}, {records} records"
-
-
-# By the name of an arm, what it is made by, its records and its ε. Real rows have none.
-ARMS: dict[str, tuple[str, int, float | None]] = {
-    name_arm(part, n, e): (part, n, e) for n in RECORDS for part, e in KINDS
-}
-ARMS[NONE] = NONE, min(RECORDS), None
+# By the name of a kind of arm, what it is made by, and its ε. Real rows have none.
+KINDS: dict[str, tuple[str, float | None]] = {REAL: (REAL, None)}
+for each in EPSILONS:
+    KINDS[f"twin, ε = {each:g}"] = DEFAULT, each
+    KINDS[f"trained twin, ε = {each:g}"] = TRAINED, each
+# By the name of an arm, the same and its records.
+ARMS = {f"{kind}, {n} records": (*made, n) for n in RECORDS for kind, made in KINDS.items()}
+ARMS[NONE] = NONE, None, min(RECORDS)
 
 
 def measure_arm(
     arm: str, seed: int, tables: Mapping[str, pd.DataFrame], size: Mapping[str, Any]
 ) -> dict[str, float | None]:
     """Return students' accuracies on real test rows, MAUVE, and the guaranteed ε."""
-    part, records, epsilon = ARMS[arm]
+    part, epsilon, records = ARMS[arm]
     kept = tables["train"].sample(frac=1, random_state=seed).index[:records]
     some = {name: tables[name].loc[kept] for name in ("private", "train")}
     rows = records if part == REAL else size["rows"]
@@ -85,12 +83,11 @@ def draw_curves(table: Path, picture: Path) -> None:
     colours = {None: "#444b63", 8.0: "#4f5fa8", 1.0: "#c2553d"}
     for axes, (name, title) in zip(panels, FIGURES.items(), strict=True):
         figures = rows.groupby("arm")[name]
-        for part, epsilon in KINDS:
-            arms = {n: figures.get_group(name_arm(part, n, epsilon)) for n in RECORDS}
+        for kind, (part, epsilon) in KINDS.items():
+            arms = {n: figures.get_group(f"{kind}, {n} records") for n in RECORDS}
             colour, style = colours[epsilon], "--" if part == DEFAULT else "-"
-            label = name_arm(part, 0, epsilon).removesuffix(", 0 records")
             means = [values.mean() for values in arms.values()]
-            axes.plot([*arms], means, style, label=label, color=colour)
+            axes.plot([*arms], means, style, label=kind, color=colour)
             for records, values in arms.items():
                 axes.plot([records] * len(values), values, "o", markersize=3, color=colour)
         axes.axhline(figures.get_group(NONE).mean(), color="#8b90a5", linestyle=":", label=NONE)
@@ -114,18 +111,19 @@ STUDY = Study(
         "test": "real rows that no twin is made of",
     },
     sizes=SIZES,
-    arms=lambda size: [arm for arm, (_, records, _) in ARMS.items() if records <= size["records"]],
+    arms=lambda size: [arm for arm, (*_, records) in ARMS.items() if records <= size["records"]],
     load=load_large_tables,
     measure=measure_arm,
     comparisons=[
-        Comparison(figure, name_arm(part, n, e), other)
+        Comparison(figure, ours, theirs)
         for figure in FIGURES
         for e in EPSILONS
         for n in RECORDS
-        for part, other in (
-            (DEFAULT, NONE),
-            (DEFAULT, name_arm(REAL, n)),
-            (TRAINED, name_arm(DEFAULT, n, e)),
+        for twin in [f"twin, ε = {e:g}, {n} records"]
+        for ours, theirs in (
+            (twin, NONE),
+            (twin, f"{REAL}, {n} records"),
+            (f"trained {twin}", twin),
         )
     ],
     picture="accuracy, all labels, tfidf",

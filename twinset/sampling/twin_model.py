@@ -237,9 +237,9 @@ class TwinModel:
         """Return a sampler of rows, with its own random numbers for each stream.
 
         `has_lengths` says whether rows follow the counted lengths, if any. None: only with the
-        tilt.
+        tilt. Before a later stream, memory that the rows of another needed is given back.
         """
-        if stream:  # what the group before needed, piece by piece
+        if stream:
             give_memory_back(self.model.device)
         sampling, biases = sampling.settled(self.teacher is not None), {}
         if self.tilt is not None and sampling.tilt:
@@ -249,7 +249,7 @@ class TwinModel:
                 biases[c] = bias.to(self.model.device)
         lengths = self.lengths if has_lengths or (has_lengths is None and sampling.tilt) else None
         bins = LengthBins(self.text_tokens, self.tokenizer.eos_token_id)
-        trained = self.is_trained  # such a model ends a line by itself
+        trained = self.is_trained  # then it ends a line by itself
         further = [
             (cue_tokens(each.name, self.tokenizer, trained), () if trained else each.lengths)
             for each in (self.columns.texts if self.columns else [])
