@@ -9,7 +9,7 @@ from torch import nn
 from tests.helpers import oracle
 from tests.helpers.models import LLAMA, tiny_model
 from tests.helpers.oracle import Clipped, Unit
-from twinset.models.adapters import add_lora
+from twinset.models.adapters import add_factors, add_lora
 from twinset.privacy.clipping import ClippingEngine, Execution, Scale, Sequences
 from twinset.privacy.clipping.engine import FAST
 from twinset.training.clipped_sum import MismatchLoss
@@ -51,6 +51,15 @@ def with_adapters(model: nn.Module, zero: bool = False) -> nn.Module:
             if p.requires_grad and model.dtype == torch.float64:
                 p.data = p.data.double()
     return adapted
+
+
+def with_factors(model: nn.Module) -> nn.Module:
+    """(IA)³ as the product makes it, later in training."""
+    scaled = add_factors(model)
+    with torch.no_grad():
+        for factors in oracle.trained(scaled).values():
+            factors += torch.linspace(-0.5, 2, len(factors))
+    return scaled.to(model.dtype)
 
 
 def random_units(seed: int, units: int, per_unit: int, prompt=(1, 7), text=(1, 12)) -> list[Unit]:

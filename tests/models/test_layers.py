@@ -10,10 +10,17 @@ from transformers import AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from tests.helpers import oracle
-from tests.helpers.clipped import C, build, random_units, run_engine, with_adapters
+from tests.helpers.clipped import (
+    C,
+    build,
+    random_units,
+    run_engine,
+    with_adapters,
+    with_factors,
+)
 from tests.helpers.commands import arguments, call
 from twinset.config import TrainingConfig
-from twinset.models.adapters import prepare_trainable
+from twinset.models.adapters import merge_trained, prepare_trainable
 from twinset.models.assets import no_fetched_code
 from twinset.models.base_model import load_base
 from twinset.models.device import has_bfloat16
@@ -65,24 +72,26 @@ def test_the_comparison_sees_rounded_weights_and_gradients_follow_a_pass_without
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_records_leave_one_another_alone_where_those_of_lora_do(tiny_base, dtype):
-    lora, qlora = (
+    models = (
         prepare_trainable(load_base(str(tiny_base)).model.to(dtype), TrainingConfig(method=method))
-        for method in ("lora", "qlora")
+        for method in ("lora", "qlora", "ia3")
     )
     shapes = [BatchShape(4, 2, 16), BatchShape(2, 2, 48)]
-    alike = [is_batch_invariant(model, C, FAST, shapes) for model in (lora, qlora)]
-    assert alike == [True, True]
+    alike = [is_batch_invariant(model, C, FAST, shapes) for model in models]
+    assert alike == [True, True, True]
 
 
 @pytest.mark.parametrize(
     ("family", "dtype"), [("gpt2-tied", torch.float32), ("llama-tied", torch.bfloat16)]
 )
-def test_the_saved_model_is_the_one_that_was_trained(family, dtype):
-    model = quantise_frozen(with_adapters(build(family, dtype))).float()
+@pytest.mark.parametrize("prepare", [lambda m: quantise_frozen(with_adapters(m)), with_factors])
+def test_the_saved_model_is_the_one_that_was_trained(family, dtype, prepare):
+    names = [name for name, _ in build(family, dtype).named_parameters()]
+    model = prepare(build(family, dtype)).float()
     ids = torch.tensor([[1, 2, 3, 4]])
     before = model(ids).logits
-    after = dequantise(model).float().merge_and_unload()
-    assert not layers(after) and not any("lora" in name for name, _ in after.named_parameters())
+    after = merge_trained(model)
+    assert not layers(after) and [name for name, _ in after.named_parameters()] == names
     torch.testing.assert_close(after(ids).logits, before, rtol=1e-4, atol=1e-4)
 
 
@@ -94,8 +103,9 @@ def test_a_library_that_fetches_code_is_hidden(monkeypatch):
     assert sys.modules["kernels"] is fetcher
 
 
-def test_a_run(tiny_base, good_table):
-    more = ("--rows", 4, "--max-new-tokens", 6, "--method", "qlora", "--output", "twin.csv")
+@pytest.mark.parametrize("method", ["qlora", "ia3"])
+def test_a_run(tiny_base, good_table, method):
+    more = ("--rows", 4, "--max-new-tokens", 6, "--method", method, "--output", "twin.csv")
     made = call(*arguments(tiny_base, ("t.csv", *more)))
     assert made.code == 0, made.err
     assert (good_table / "twin.csv").read_text().startswith('"review","label"')

@@ -26,6 +26,7 @@ from tests.helpers.clipped import (
     run_engine,
     to_sequences,
     with_adapters,
+    with_factors,
 )
 from tests.helpers.models import LLAMA, tiny_model
 from tests.helpers.oracle import Unit
@@ -59,8 +60,9 @@ WAYS = {
     "formed and dropped": (0.0, 0.0, 0),
     "some of each": (0.25, 1.0, 20_000),
 }
-# What is trained: all of a family, LoRA on it (at its start, or later), or parts of it.
+# What is trained: all of a family, LoRA on it (at its start, or later), factors, or parts of it.
 LORA = ["gpt2-tied lora", "llama-tied lora", "llama-untied lora", "llama-tied zero"]
+FACTORS = ["gpt2-tied ia3", "llama-untied ia3"]
 FROZEN = [
     "gpt2-tied h.0. ln_f",  # embeddings frozen, and the layer behind them trained
     "gpt2-tied h.1.mlp", "gpt2-tied wpe", "gpt2-tied wte", "gpt2-untied lm_head", "gpt2-untied wte",
@@ -83,6 +85,9 @@ CASES = [
     *((m, {"units": (21, 5, 2), "scaled": True, "way": way}) for m in SCALED for way in (
         "gram, residuals made twice", "as it comes"
     )),
+    *((m, {"max_grad_norm": 0.05, **how}) for m in FACTORS for how in (
+        {"loss": "published"}, {"twice": True}, {"scaled": True}
+    )),
     ("qwen", {"loss": "published"}),  # normalises every head: one token uses a scale several times
 ]  # fmt: skip
 
@@ -94,6 +99,8 @@ def make(trained: str) -> nn.Module:
     model = build(family)
     if parts in (["lora"], ["zero"]):
         return with_adapters(model, zero=parts == ["zero"])
+    if parts == ["ia3"]:
+        return with_factors(model)
     return keep_trained(model, *parts) if parts else model
 
 

@@ -253,6 +253,7 @@ WAYS = {
     "a teacher alone": Way(*TRAINED, "--marginal-share", "0", "--teacher-share", "0.3"),
     "wrong prompts": Way(*TRAINED, *NO_COUNTS, "--mismatch-weight", "0.5"),
     "all weights": Way(*TRAINED, *NO_COUNTS, "--method", "full"),
+    "factors": Way(*TRAINED, *NO_COUNTS, "--method", "ia3"),
     "second texts": Way(*TRAINED, "--columns", "title", "--kind", "title=text"),
     "resumed": Way(*TRAINED, is_killed=True),
     "held out, trained": Way(*TRAINED, "--hold-out", "0.3"),

@@ -160,7 +160,7 @@ def test_several_processes_form_the_sum_of_one_add_noise_once_and_end_with_one_t
 
 
 @pytest.mark.parametrize(
-    ("method", "isolated"), [("lora", False), ("qlora", True), ("full", False)]
+    ("method", "isolated"), [("lora", False), ("ia3", True), ("qlora", True), ("full", False)]
 )
 def test_others_start_from_the_weights_of_rank_0(config, tokens, monkeypatch, method, isolated):
     """Also where bfloat16 is not fit for it, and the rounded weights stay in float32."""

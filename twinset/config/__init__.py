@@ -20,7 +20,7 @@ from twinset.policies import PolicyConfig as PolicyConfig  # it is of a run, too
 
 MismatchForm = Literal["bounded", "published"]
 Precision = Literal["auto", "float32", "bfloat16"]
-Method = Literal["lora", "qlora", "full"]
+Method = Literal["lora", "ia3", "qlora", "full"]
 Endings = Literal["keep", "cut", "redraw"]
 Filter = Literal["none", "debris", "vulgar", "all"]
 
@@ -111,7 +111,9 @@ class TrainingConfig(Checked):
         values="MODEL",
     )
     method: Method = setting(
-        "lora", "Train adapters, adapters on four-bit weights (qlora), or all weights."
+        "lora",
+        "Train adapters, factors of features (ia3), adapters on four-bit weights (qlora), or all "
+        "weights.",
     )
     lora_rank: int = bounded(8, 1, 1024, "Rank of the adapters.", expert=True)
     steps: int | None = bounded(

@@ -37,10 +37,11 @@ from twinset.privacy.statement.wording import delta_caveats
 # directions together. With this share of C as noise in each one of them training finds nothing.
 LARGEST_NOISE_PER_RECORD = 0.25
 
-LEARNING_RATE = 3e-3  # for adapters (tuning.md has the other values)
-FULL_LEARNING_RATE = 1e-4  # for all weights
+# Of each method (tuning.md and learning.md have other values). Least moves are rate × steps of the
+# time's choice, so that few steps move adapters or factors as far.
+LEARNING_RATES = {"lora": 3e-3, "qlora": 3e-3, "ia3": 2.5e-2, "full": 1e-4}
+LEAST_MOVES = {"lora": 0.048, "qlora": 0.048, "ia3": 0.4}
 FEWEST_STEPS = 8  # before steps become smaller, too: few large ones beat many small ones
-LEAST_MOVE = 0.048  # rate × steps of the time's choice, so that few steps move adapters as far
 MOST_ADVISED = 20.0  # ε (beyond, it protects too little to be worth a hint)
 # Shares of ε and δ for the selection of label values, where some are not declared. Its ε is one of
 # Gaussian releases, whose squares add up: noise of all else grows by 3 %. At ε = 8 a value passes
@@ -195,11 +196,13 @@ def size_for(records: int, visits: int) -> tuple[int, int]:
 def sized(config: RunConfig, steps: int | None, batch_size: int | None) -> RunConfig:
     """Return the options with other steps and batch size. `None`: chosen from N.
 
-    Adapters without a given rate move at least as far as in tuning.md's few large steps.
+    Without a given rate adapters move at least as far as in tuning.md's few large steps.
     """
     training = replace(config.training, steps=steps, batch_size=batch_size)
-    if steps and training.learning_rate is None and training.method != "full":
-        training = replace(training, learning_rate=max(LEARNING_RATE, LEAST_MOVE / steps))
+    least = LEAST_MOVES.get(training.method)
+    if steps and training.learning_rate is None and least:
+        rate = max(LEARNING_RATES[training.method], least / steps)
+        training = replace(training, learning_rate=rate)
     return replace(config, training=training)
 
 
@@ -227,7 +230,6 @@ def make_plan(
     steps, batch = default_size(records, training.batch_size)
     steps, batch = steps if training.steps is None else training.steps, min(batch, records)
     rate, weight = training.learning_rate, training.mismatch_weight
-    usual_rate = LEARNING_RATE if training.method != "full" else FULL_LEARNING_RATE
     plan = Plan(
         records=records,
         target_epsilon=target,
@@ -235,7 +237,7 @@ def make_plan(
         batch_size=batch,
         steps=steps,
         noise_multiplier=0.0,
-        learning_rate=rate if rate is not None else usual_rate,
+        learning_rate=LEARNING_RATES[training.method] if rate is None else rate,
         mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
         policy=(policy.noise_policy, policy.policy_form),
         group_size=privacy.group_size,

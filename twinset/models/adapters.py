@@ -1,7 +1,7 @@
-"""Low-rank adapters (LoRA) through `peft`: in a model that is trained, and as a file.
+"""What is trained of a model: low-rank adapters (LoRA) through `peft`, or factors of features.
 
-Few trained numbers need little noise, and the frozen rest needs no gradients. The file of an
-adapter holds two factors for each layer and no copy of its base, which its facts name.
+Few trained numbers need little noise, and the frozen rest needs no gradients. An adapter can also
+be a file. It holds two factors for each layer and no copy of its base, which its facts name.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from transformers.pytorch_utils import Conv1D
 
 from twinset.bounds import bounded
 from twinset.config import TrainingConfig
 from twinset.errors import InputError, first_line
 from twinset.models.assets import no_fetched_code, quiet
-from twinset.models.layers import quantise_frozen
+from twinset.models.layers import dequantise, quantise_frozen
+from twinset.privacy.clipping import FeatureFactors
 
 # Queries and values, as in the LoRA paper (Hu et al. 2021, section 4.2). GPT-2 fuses them with the
 # keys. They are a fifth of the numbers of "all-linear", so the squared noise is a fifth as well.
@@ -32,10 +34,75 @@ def prepare_trainable(model: Any, training: TrainingConfig) -> Any:
     """Return a model ready for a training method. The run's seed decides how adapters start."""
     if training.method == "full":
         return model
+    if training.method == "ia3":
+        return add_factors(model)
     with torch.random.fork_rng(devices=[]):  # adapters are drawn on the processor
         torch.manual_seed(training.seed)
         adapted = add_lora(model, training.lora_rank)
     return quantise_frozen(adapted) if training.method == "qlora" else adapted
+
+
+@torch.no_grad()
+def merge_trained(model: Any) -> Any:
+    """Return a trained model with its adapters or factors in its weights, by float32."""
+    if hasattr(model, "merge_and_unload"):
+        return dequantise(model).float().merge_and_unload()
+    for parent in list(model.modules()):
+        for name, pair in parent.named_children():
+            if isinstance(pair, nn.Sequential) and any(type(x) is FeatureFactors for x in pair):
+                layer, factors = cast("list[Any]", [*pair.float()])
+                if type(layer) is FeatureFactors:
+                    layer, factors = factors, layer
+                    inputs_first(layer).mul_(factors.weight[:, None])
+                else:
+                    inputs_first(layer).mul_(factors.weight)
+                    if layer.bias is not None:
+                        layer.bias.mul_(factors.weight)
+                setattr(parent, name, layer)
+    return model
+
+
+def inputs_first(layer: Any) -> Tensor:
+    """Return the weights (in, out) of a linear layer, which Conv1D keeps so."""
+    weight: Tensor = layer.weight
+    return weight if isinstance(layer, Conv1D) else weight.t()
+
+
+# --- factors of features ------------------------------------------------------------------------
+
+
+def add_factors(model: Any) -> Any:
+    """Return the model with trainable factors of features, and everything else frozen: (IA)³.
+
+    Keys, values and the inputs of the last layer of each block have them. `peft` knows which layers
+    these are. Fewer numbers are trained than those of adapters of rank 8. Source: Liu et al. 2022,
+    "Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning".
+
+    Raises:
+        InputError: `peft` does not know this kind of model.
+    """
+    from peft.utils import TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING as ON_INPUTS
+    from peft.utils import TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING as WANTED
+
+    kind = model.config.model_type
+    if kind not in WANTED:
+        raise InputError(
+            f"`method=ia3` is not known for models of type {kind}. Take `method=lora`."
+        )
+    wanted, on_inputs = (tuple(f".{each}" for each in m[kind]) for m in (WANTED, ON_INPUTS))
+    model.requires_grad_(False)
+    for name, layer in list(model.named_modules()):
+        if name.endswith(wanted):
+            parent, _, last = name.rpartition(".")
+            inputs, outputs = inputs_first(layer).shape
+            pair = (layer, FeatureFactors(outputs))
+            if name.endswith(on_inputs):
+                pair = (FeatureFactors(inputs), layer)
+            setattr(model.get_submodule(parent), last, nn.Sequential(*pair))
+    return model
+
+
+# --- adapters -----------------------------------------------------------------------------------
 
 
 @no_fetched_code()
@@ -47,7 +114,6 @@ def add_lora(model: Any, rank: int, targets: Sequence[str] = ATTENTION) -> Any:
     """
     from peft import LoraConfig, get_peft_model
     from peft.tuners.lora import LoraLayer
-    from transformers.pytorch_utils import Conv1D
 
     leaves = {name.rpartition(".")[2]: module for name, module in model.named_modules()}
     found = [name for name in targets if name in leaves]
@@ -100,7 +166,6 @@ class Adapter:
     def add_to(self, model: Any, file: Path, name: str) -> None:
         """Add scaling · B A to the weights of the base, in place and in float32."""
         from safetensors import SafetensorError, safe_open
-        from transformers.pytorch_utils import Conv1D
 
         for own in model.parameters():  # to write into the pages of a mapped file is far slower
             own.data = own.detach().clone()

@@ -301,10 +301,15 @@ def render_card(
     texts: dict[str, str] = {}
     if reader == "read_csv":
         # labels and cells that pandas would take for numbers, truths or dates
-        own = [a.name for a in schema.attributes if any(isinstance(v, str) for v in a.values)]
-        own += [column.name for column in description.columns if _is_text(column)]
-        texts = {in_file[name]: "str" for name in own}
-        gaps = {in_file[column.name]: [""] for column in description.columns}
+        columns = description.columns
+        found = [(a.name, a.values, False) for a in schema.attributes]
+        found += [(c.name, c.values, c.kind == TEXT or c.dtype == "str") for c in columns]
+        texts = {
+            in_file[name]: "str"
+            for name, values, is_text in found
+            if is_text or any(isinstance(value, str) for value in values)
+        }
+        gaps = {in_file[column.name]: [""] for column in columns}
         options = options | ({"na_values": gaps} if gaps else {})
 
     # The header is for hubs. `verify` finds these numbers in it, and `stated_lines` in the text.
@@ -402,12 +407,6 @@ def render_card(
         OWNER_UNIT=OWNER_UNIT,
     )
     return text
-
-
-def _is_text(column: Column) -> bool:
-    """Return whether a column's cells are texts, though some may look like numbers."""
-    has_texts = column.dtype == "str" or any(isinstance(value, str) for value in column.values)
-    return column.kind == TEXT or has_texts
 
 
 def render_model_card(base_name: str, base_origin: str, ledger: Ledger) -> str:

@@ -41,6 +41,7 @@ from twinset.config import PrivacyConfig
 from twinset.config.plan import Plan, make_plan, plan_selection, settled, sized
 from twinset.errors import InputError
 from twinset.files.atomic import append_json, write_json
+from twinset.models.adapters import merge_trained
 from twinset.models.base_model import (
     LOCAL,
     check_base,
@@ -50,7 +51,7 @@ from twinset.models.base_model import (
 )
 from twinset.models.device import check_device, give_memory_back
 from twinset.models.hidden_states import Teacher
-from twinset.models.layers import BatchShape, dequantise
+from twinset.models.layers import BatchShape
 from twinset.policies import MechanismParams
 from twinset.policies.detection import detector_named, mask_texts
 from twinset.privacy.accounting.accountant import epsilon
@@ -374,9 +375,7 @@ def teach(run: Run) -> None:
         if run.candidates:
             pattern = run.template.pattern
             run.progress.say(f'the prompt was "{pattern}", which fits the word counts best')
-        trained = run.trainer.model
-        if hasattr(trained, "merge_and_unload"):  # adapters are added in float32
-            trained = dequantise(trained).float().merge_and_unload()
+        trained = merge_trained(run.trainer.model)
         # As the weights of a loaded model do, they ask for gradients: PyTorch would copy a frozen
         # one for each row of one token (`at::matmul` folds such rows only with gradients).
         trained = trained.requires_grad_(True).to(run.trainer.dtype)

@@ -13,12 +13,13 @@ from twinset.privacy.clipping.engine import (
     Sequences,
     UnitReport,
 )
-from twinset.privacy.clipping.gradient_uses import Scale
+from twinset.privacy.clipping.gradient_uses import FeatureFactors, Scale
 
 __all__ = [
     "ClassifierClipping",
     "ClippingEngine",
     "Execution",
+    "FeatureFactors",
     "LabelledRows",
     "Scale",
     "Sequences",

@@ -262,7 +262,7 @@ class UnitClipping:
             a = x
             if isinstance(module, nn.LayerNorm):
                 a = layer_norm(x, module.normalized_shape, eps=module.eps)
-            elif not isinstance(module, nn.Embedding | nn.Linear | Conv1D):  # an RMS norm
+            elif not isinstance(module, nn.Embedding | nn.Linear | Conv1D):  # RMS norm or factors
                 a = rms_normalised(module, x)
             a, b = self._by_unit(a), self._by_unit(grad)
             for name in names:

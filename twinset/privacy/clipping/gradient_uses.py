@@ -316,7 +316,7 @@ class UnsupportedModule(TypeError):
 
 
 def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
-    """Return an RMS norm's output, in exactly the arithmetic of the module.
+    """Return the output of an RMS norm or of factors, in exactly the arithmetic of the module.
 
     Its whole weight is set to `scale`.
     """
@@ -324,6 +324,18 @@ def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
     output = functional_call(module, {"weight": weight}, (x,))
     assert isinstance(output, Tensor)
     return output
+
+
+class FeatureFactors(nn.Module):
+    """Multiplies features (…, d) by trained factors (d,), which begin at 1."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply in float32, in which factors are trained, and return the format of x."""
+        return (x * self.weight).to(x.dtype)
 
 
 def known_parameters(module: nn.Module) -> tuple[str, ...]:
@@ -339,6 +351,8 @@ def known_parameters(module: nn.Module) -> tuple[str, ...]:
         return "weight", "bias"
     if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
         return "weight", "bias"
+    if type(module) is FeatureFactors:
+        return ("weight",)
     # An RMS norm (Llama family). Each model of transformers has a class of its own, so the name
     # decides, and that it has a weight and nothing else.
     if type(module).__name__.endswith("RMSNorm") and [*module._parameters] == ["weight"]:
@@ -374,7 +388,7 @@ def parameter_use(
         if scale.rows is not None:  # those of the rows that the ids name
             b = b / scale.rows[a][..., None]
         return EmbeddingUse(a, b, module.num_embeddings)
-    if not isinstance(module, nn.Linear | Conv1D):  # factors of a normalisation
+    if not isinstance(module, nn.Linear | Conv1D):  # factors, of a normalisation or by themselves
         b = scale.per_column(b)
         return FormedUse((a * b).sum(1, dtype=accumulation_dtype(a, b)))  # (B, p)
     # A matrix (m, n), whose gradient is leftᵀ right of each unit: (B, S, m) and (B, S, n). That is
