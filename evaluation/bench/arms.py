@@ -4,10 +4,10 @@
 
 The arms are real rows, rows of the base model without private data, and twins of at most the same
 ε. Twins follow noisy word counts alone, or counts and the private teacher (the default for small
-tables), or both and large private steps. Four more arms are experiments and not part of twinset.
-Steps along public directions, and steps of one vector a layer, train fewer numbers than adapters.
-Topics and votes choose among more rows than are wanted, by a noisy histogram. Label values are
-taken as public. The noise of the histogram is seeded, so only its ε is that of a release.
+tables), or both and large private steps. All other arms are experiments and not part of twinset.
+Some train fewer numbers than adapters of rank 8. Some choose among more rows than are wanted, by a
+noisy histogram or by the counts that were released. Label values are taken as public. The noise of
+the histogram is seeded, so only its ε is that of a release.
 """
 
 from __future__ import annotations
@@ -23,16 +23,20 @@ from unittest.mock import patch
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from twinset import Twinset
 from twinset.config import TrainingConfig
+from twinset.errors import InputError
 from twinset.models.adapters import prepare_trainable
 from twinset.models.base_model import load_base
 from twinset.models.hidden_states import Whitening, states_of_records
 from twinset.models.layers import fuse
 from twinset.privacy.accounting.accountant import epsilon
 from twinset.privacy.accounting.events import GaussianRelease
+from twinset.privacy.mechanism.counts import LengthBins, TokenMarginals
+from twinset.sampling.label_tables import CLEAR, TokenTilt
+from twinset.sampling.tilt_fitting import fit_tilt
 from twinset.sampling.twin_model import TwinModel
 
 from ..fidelity.texts import mauve
@@ -48,11 +52,19 @@ REAL, NONE, WORDS, DEFAULT, TRAINED = (
     "word counts and teacher",
     "word counts, teacher and training",
 )
-SUBSPACE, STEERING, TOPICS, VOTES = (
+SUBSPACE, REFRESHED, STEERING, BIASES, FACTORS, RANK_1, SOFT_PROMPT = (
     "training along public directions",
+    "training along public directions, found twice",
     "training of a vector a layer",
+    "training of biases",
+    "training of factors",
+    "training of rank 1",
+    "training of a soft prompt",
+)
+TOPICS, VOTES, COUNTS = (
     "rows chosen by topics",
     "rows chosen by votes",
+    "rows chosen by the released counts",
 )
 STEPS: dict[str, Any] = {"steps": 8, "batch_size": 1024, "mismatch_weight": 0.0}
 # at ε = 8 a histogram at σ = 3 costs less than the rest
@@ -63,13 +75,21 @@ ARMS: dict[str, dict[str, Any]] = {
     DEFAULT: {"steps": 0},
     TRAINED: STEPS | {"learning_rate": 0.01},
     SUBSPACE: STEPS | {"learning_rate": 0.05},
+    REFRESHED: STEPS | {"learning_rate": 0.05},
     STEERING: STEPS | {"learning_rate": 0.02, "method": "full"},
+    BIASES: STEPS | {"learning_rate": 0.01, "method": "full"},
+    FACTORS: STEPS | {"learning_rate": 0.05, "method": "ia3"},
+    RANK_1: STEPS | {"learning_rate": 0.03, "lora_rank": 1},
     TOPICS: CHOSEN,
     VOTES: CHOSEN,
+    COUNTS: {"steps": 0},
+    SOFT_PROMPT: STEPS | {"learning_rate": 0.003, "method": "full"},  # the last: not any base can
 }
 DIRECTIONS, PUBLIC_ROWS = 200, 600  # directions, and the rows of the base whose gradients span them
 TOPICS_IN_ALL, HISTOGRAM_NOISE = 32, 3.0  # σ over the one count that a record adds
 POOL = 3  # rows that are written for each one that is kept
+CUT = 4  # tokens that a row may lose where it was cut
+PROMPT_PLACES = 8  # first tokens of a prompt, which get a vector each
 SMALL: dict[str, Any] = {
     "base_model": "gpt2-mini",
     "records": 120,
@@ -127,18 +147,30 @@ def write_rows(
 ) -> tuple[pd.DataFrame, float | None]:
     """Return rows of an arm, and what they spend."""
     changed: Any = nullcontext()
-    if arm == SUBSPACE:
-        directions = find_directions(seed, private, size)
-        changed = patch("torch.optim.Adam", partial(AdamAlongDirections.of, directions))
-    if arm == STEERING:
-        changed = patch("twinset.training.clipped_sum.prepare_trainable", train_vectors)
+    released: list[TokenMarginals] = []
+    if arm in (SUBSPACE, REFRESHED):
+        public = PublicGradients(seed, private, size)
+        again = ARMS[arm]["steps"] // 2 if arm == REFRESHED else None
+        changed = patch("torch.optim.Adam", partial(AdamAlongDirections.of, public, again))
+    elif arm in FEW_NUMBERS:
+        changed = patch("twinset.training.clipped_sum.prepare_trainable", FEW_NUMBERS[arm])
+    elif arm == COUNTS:
+
+        def keep(counts: TokenMarginals, *others: Any) -> TokenTilt:
+            released.append(counts)
+            return fit_tilt(counts, *others)
+
+        changed = patch("twinset.run.story.fit_tilt", keep)
     with changed:
         twinset = fit_twinset(arm, seed, private, size)
     if arm == NONE:
         return rows_of_base(twinset, size["rows"]), None
-    if arm not in (TOPICS, VOTES):
+    if arm not in (TOPICS, VOTES, COUNTS):
         return twinset.sample(size["rows"]), twinset.guarantee.epsilon
     pool = twinset.sample(POOL * size["rows"])
+    if arm == COUNTS:
+        chosen = choose_by_counts(pool, released[0], size["rows"], twinset.model, seed)
+        return chosen, twinset.guarantee.epsilon
     chosen = choose_rows(pool, private, size["rows"], twinset.model, arm == TOPICS, seed)
     ledger = twinset.model.ledger
     return chosen, epsilon([*ledger.events, GaussianRelease(HISTOGRAM_NOISE, arm)], ledger.delta)
@@ -187,24 +219,43 @@ class AdamAlongDirections(torch.optim.Optimizer):
     lost, and so is signal (Yu et al. 2021, "Do not Let Privacy Overbill Utility", with own rows).
     """
 
+    public: PublicGradients
+    again: int | None  # steps after which directions are found again, at the weights as they are
+    done: int
     directions: Tensor
-    place: torch.nn.Parameter
+    place: nn.Parameter
     adam: torch.optim.Optimizer
+    options: dict[str, Any]
 
     @classmethod
     def of(
-        cls, directions: Tensor, weights: list[torch.nn.Parameter], rate: float, **options: Any
+        cls,
+        public: PublicGradients,
+        again: int | None,
+        weights: list[nn.Parameter],
+        rate: float,
+        **options: Any,
     ) -> AdamAlongDirections:
         """Return one that begins where the weights are."""
         made = cls(weights, {"lr": rate})
-        made.directions, made.place = directions, torch.nn.Parameter(torch.zeros(len(directions)))
-        made.adam = torch.optim.AdamW([made.place], rate, weight_decay=0.0, **options)
+        made.public, made.again, made.done, made.options = public, again, 0, options
+        made.turn_to(public.directions(weights))
         return made
+
+    def turn_to(self, directions: Tensor) -> None:
+        """Begin along directions."""
+        self.directions, self.place = directions, nn.Parameter(torch.zeros(len(directions)))
+        rate = self.param_groups[0]["lr"]
+        self.adam = torch.optim.AdamW([self.place], rate, weight_decay=0.0, **self.options)
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Move along the directions, at the rate that a schedule has set."""
-        (group,), before = self.param_groups, self.place.detach().clone()
-        self.place.grad = self.directions @ torch.cat([w.grad.flatten() for w in group["params"]])
+        (group,) = self.param_groups
+        gradients = torch.cat([w.grad.flatten() for w in group["params"]])
+        if self.done == self.again:
+            self.turn_to(self.public.directions(group["params"]))
+        self.done, before = self.done + 1, self.place.detach().clone()
+        self.place.grad = self.directions @ gradients
         self.adam.param_groups[0]["lr"] = group["lr"]
         self.adam.step()
         move = (self.place.detach() - before) @ self.directions
@@ -214,39 +265,95 @@ class AdamAlongDirections(torch.optim.Optimizer):
                 weight += part.view_as(weight)
 
 
-def find_directions(seed: int, private: pd.DataFrame, size: Mapping[str, Any]) -> Tensor:
-    """Return the leading directions (k, numbers) of gradients of rows that the base wrote.
+class PublicGradients:
+    """Gradients of rows that the base wrote, of the numbers of adapters."""
 
-    One factor of an adapter starts at 0, so they move that factor alone.
-    """
-    twinset, base = fit_twinset(NONE, seed, private, size), load_base(size["base_model"])
-    public = rows_of_base(twinset, PUBLIC_ROWS)
-    model = prepare_trainable(fuse(base.model), TrainingConfig(seed=seed))
-    weights = [p for p in model.parameters() if p.requires_grad]
-    gradients, labels = [], list(private.columns[1:])
-    for text, *combination in public[["text", *labels]].itertuples(index=False):
-        prompt = twinset.model.prompts[tuple(combination)]
-        own = base.tokenizer(" " + text, add_special_tokens=False)["input_ids"]
-        row = torch.tensor([prompt + own[: size["max_tokens"]]])
-        targets = row.clone()
-        targets[:, : len(prompt)] = -100
-        found = torch.autograd.grad(model(input_ids=row, labels=targets).loss, weights)
-        gradients.append(torch.cat([each.flatten() for each in found]))
-    return torch.linalg.svd(torch.stack(gradients), full_matrices=False).Vh[:DIRECTIONS]
+    def __init__(self, seed: int, private: pd.DataFrame, size: Mapping[str, Any]) -> None:
+        twinset, base = fit_twinset(NONE, seed, private, size), load_base(size["base_model"])
+        self._model = prepare_trainable(fuse(base.model), TrainingConfig(seed=seed))
+        self._rows: list[tuple[Tensor, int]] = []  # (1, T) ids, and how many are the prompt's
+        rows = rows_of_base(twinset, PUBLIC_ROWS)[["text", *private.columns[1:]]]
+        for text, *combination in rows.itertuples(index=False):
+            prompt = twinset.model.prompts[tuple(combination)]
+            own = base.tokenizer(" " + text, add_special_tokens=False)["input_ids"]
+            self._rows.append((torch.tensor([prompt + own[: size["max_tokens"]]]), len(prompt)))
+
+    def directions(self, at: list[nn.Parameter]) -> Tensor:
+        """Return the leading directions (k, numbers) at these weights of the adapters.
+
+        One factor of an adapter starts at 0, so at first they move that factor alone.
+        """
+        weights, gradients = [p for p in self._model.parameters() if p.requires_grad], []
+        with torch.no_grad():
+            for own, theirs in zip(weights, at, strict=True):
+                own.copy_(theirs)
+        for row, prompt in self._rows:
+            targets = row.clone()
+            targets[:, :prompt] = -100
+            found = torch.autograd.grad(self._model(input_ids=row, labels=targets).loss, weights)
+            gradients.append(torch.cat([each.flatten() for each in found]))
+        return torch.linalg.svd(torch.stack(gradients), full_matrices=False).Vh[:DIRECTIONS]
 
 
-def train_vectors(model: Any, training: TrainingConfig) -> Any:
-    """Return a model of which only a vector is trained that each layer's last product adds."""
+def train_endings(endings: tuple[str, ...], model: Any, training: TrainingConfig) -> Any:
+    """Return a model of which only the biases are trained of layers whose names end so."""
     model.requires_grad_(False)
     for name, layer in model.named_modules():
-        if name.endswith(("mlp.c_proj", "mlp.down_proj")):
+        if name.endswith(endings) and hasattr(layer, "bias"):
             if layer.bias is None:
-                layer.bias = torch.nn.Parameter(layer.weight.new_zeros(layer.out_features))
+                layer.bias = nn.Parameter(layer.weight.new_zeros(layer.out_features))
             layer.bias.requires_grad_()
     return model
 
 
-# --- rows chosen by a noisy histogram -----------------------------------------------------------
+class PromptedPositions(nn.Module):
+    """A table of positions, the first of which have a further vector each."""
+
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.table = table
+        # all later positions share the last row, which stays 0 and gets no gradient
+        self.own = nn.Embedding(PROMPT_PLACES + 1, table.embedding_dim, padding_idx=PROMPT_PLACES)
+        nn.init.zeros_(self.own.weight)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Return (…, d) vectors of positions."""
+        own: Tensor = self.own(positions.clamp(max=PROMPT_PLACES))
+        return own + self.table(positions)
+
+
+def train_soft_prompt(model: Any, training: TrainingConfig) -> Any:
+    """Return a GPT-2 of which only vectors are trained that its prompt's first tokens get.
+
+    Raises:
+        InputError: the model has no table of positions, to which they are added in the end.
+    """
+    model.requires_grad_(False)
+    table = getattr(model.base_model, "wpe", None)
+    if table is None:
+        raise InputError(
+            f"{SOFT_PROMPT} needs a GPT-2, such as gpt2-mini. All other arms are done."
+        )
+    model.base_model.wpe = prompted = PromptedPositions(table)
+
+    def merge() -> Any:
+        with torch.no_grad():
+            table.weight[:PROMPT_PLACES] += prompted.own.weight[:PROMPT_PLACES]
+        model.base_model.wpe = table
+        return model
+
+    model.merge_and_unload = merge
+    return model
+
+
+FEW_NUMBERS = {
+    STEERING: partial(train_endings, ("mlp.c_proj", "mlp.down_proj")),
+    BIASES: partial(train_endings, ("_proj", "c_attn", "c_fc")),
+    SOFT_PROMPT: train_soft_prompt,
+}
+
+
+# --- chosen rows --------------------------------------------------------------------------------
 
 
 def choose_rows(
@@ -302,6 +409,58 @@ def choose_rows(
     return pool.iloc[kept]
 
 
+def choose_by_counts(
+    pool: pd.DataFrame, released: TokenMarginals, wanted: int, model: TwinModel, seed: int
+) -> pd.DataFrame:
+    """Return rows of a pool that have words and lengths as often as the released counts say.
+
+    A row's chance is log-linear in its words and length, for each label value. Strengths are the
+    likeliest under the noise of the counts. They are lowered until the effective number of rows is
+    what is wanted. This is post-processing.
+    """
+    end = model.tokenizer.eos_token_id
+    bins = LengthBins(model.text_tokens, end)
+    texts = [model.questions.tokens(text, model.text_tokens) for text in pool["text"]]
+    # a row that was cut has lost its last word
+    lengths = [bins.of([*ids, end] if len(ids) < bins.longest - CUT else ids) for ids in texts]
+    combinations = pool[list(pool.columns[1:])].itertuples(index=False)
+    labels = np.array([model.schema.value_numbers(c) for c in combinations])  # (rows, attributes)
+    features, targets, noises = [], [], []
+    for own, counts, of_lengths in zip(labels.T, released.counts, released.lengths, strict=True):
+        for value in range(len(counts)):
+            words = np.flatnonzero(counts[value] > CLEAR * released.noise)
+            found = np.zeros((len(pool), len(words) + len(bins)))
+            for row in np.flatnonzero(own == value):
+                tokens, share = released.weights.of(texts[row])
+                found[row, : len(words)] = share * np.isin(words, tokens)
+                found[row, len(words) + lengths[row]] = 1.0
+            features.append(found)
+            targets += [counts[value][words], of_lengths[value]]
+            noises += [released.noise[words], np.full(len(bins), released.deviation)]
+    rows = torch.tensor(np.concatenate(features, 1))  # (rows, features)
+    units = float(sum(each.sum() for each in released.lengths)) / len(released.lengths)
+    target, noise = (torch.tensor(np.concatenate(x)) / units for x in (targets, noises))
+    strengths = torch.zeros(rows.shape[1], dtype=rows.dtype, requires_grad=True)
+    search = torch.optim.LBFGS([strengths], max_iter=200, line_search_fn="strong_wolfe")
+
+    def misfit() -> Tensor:
+        search.zero_grad()
+        loss = (rows @ strengths).logsumexp(0) - target @ strengths
+        # the noise of counts, and that of a share of so few rows
+        spread = noise**2 + target.clamp(min=1 / units) / wanted
+        loss = loss + 0.5 * spread @ strengths**2
+        loss.backward()
+        return loss
+
+    search.step(misfit)
+    scores, tempered = (rows @ strengths).detach(), 1.0
+    while 1 / (tempered * scores).softmax(0).square().sum() < wanted:
+        tempered *= 0.9
+    rng = np.random.default_rng(seed)
+    order = (tempered * scores).numpy() + rng.gumbel(size=len(pool))
+    return pool.iloc[np.argsort(-order)[:wanted]]
+
+
 STUDY = Study(
     name="arms",
     title="What each part of a twin is worth",
@@ -321,7 +480,7 @@ STUDY = Study(
             (DEFAULT, REAL),
             (DEFAULT, NONE),
             (DEFAULT, WORDS),
-            *((arm, DEFAULT) for arm in (TRAINED, SUBSPACE, STEERING, TOPICS, VOTES)),
+            *((arm, DEFAULT) for arm in [*ARMS][3:]),
         )
     ],
     picture="MAUVE",

@@ -2,9 +2,14 @@
 
 import pandas as pd
 import pytest
+import torch
 
-from evaluation.bench import columns
+from evaluation.bench import arms, columns
 from evaluation.bench.runner import Contestant, format_table, measure_contestant
+from tests.helpers import oracle
+from tests.helpers.clipped import EXACT, LOSSES, C, build, random_units, run_engine
+from twinset.config import TrainingConfig
+from twinset.models.adapters import merge_trained
 
 
 def rounds(*rates, **more):
@@ -52,3 +57,25 @@ def test_columns_of_other_tools_are_measured_in_the_parts_that_they_are_given(
     monkeypatch.setattr("sys.argv", [*words, "--twins", str(tmp_path / "twin.csv")])
     columns.main()
     assert capsys.readouterr().out == "| twin | 0.2500 | age 0.500 | 0.5000 | age × city 0.500 |\n"
+
+
+@pytest.mark.parametrize("arm", arms.FEW_NUMBERS)
+def test_few_numbers_are_clipped_exactly_and_become_weights(arm):
+    """The ε of these arms is true only if no record adds more than C to a sum."""
+    model = arms.FEW_NUMBERS[arm](build("gpt2-tied"), TrainingConfig()).double()
+    units, (loss, expected) = random_units(5, 6, 1, prompt=(6, 12)), LOSSES["plain"]
+    found = run_engine(model, units, loss)
+    assert oracle.largest_error(found, oracle.clipped(model, units, expected, C)) < EXACT
+
+    ids = torch.arange(10)[None]
+    with torch.no_grad():
+        before = model(input_ids=ids).logits
+        for weight in oracle.trained(model).values():
+            moved = weight[:-1]  # the last vector of a soft prompt stays 0
+            moved += torch.linspace(0, 1, moved.numel()).view_as(moved)
+        after = model(input_ids=ids).logits
+        merged = merge_trained(model) if arm == arms.SOFT_PROMPT else model
+        assert not torch.allclose(after, before)
+        again = merged(input_ids=ids).logits.double()
+        assert torch.allclose(again, after, rtol=1e-4, atol=1e-4)
+    assert not [each for each in merged.modules() if type(each).__module__ == arms.__name__]
