@@ -5,6 +5,7 @@ import types
 
 import pytest
 import torch
+from peft.utils import TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING
 from torch import nn
 from transformers import AutoModelForCausalLM
 from transformers.pytorch_utils import Conv1D
@@ -109,6 +110,15 @@ def test_a_run(tiny_base, good_table, method):
     made = call(*arguments(tiny_base, ("t.csv", *more)))
     assert made.code == 0, made.err
     assert (good_table / "twin.csv").read_text().startswith('"review","label"')
+
+
+def test_a_model_without_known_factors_is_refused_before_anything_is_spent(
+    tiny_base, good_table, monkeypatch
+):
+    monkeypatch.delitem(TRANSFORMERS_MODELS_TO_IA3_TARGET_MODULES_MAPPING, "gpt2")
+    made = call(*arguments(tiny_base, ("t.csv", "--budget", 10, "--method", "ia3")))
+    assert made.code == 2 and "method lora" in made.err and made.err.count("\n") == 1
+    assert [path.name for path in good_table.iterdir()] == ["t.csv"]
 
 
 def transposed(layer):

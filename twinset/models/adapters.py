@@ -77,6 +77,22 @@ def add_factors(model: Any) -> Any:
     Keys, values and the inputs of the last layer of each block have them. `peft` knows which layers
     these are. Fewer numbers are trained than those of adapters of rank 8. Source: Liu et al. 2022,
     "Few-Shot Parameter-Efficient Fine-Tuning is Better and Cheaper than In-Context Learning".
+    """
+    wanted, on_inputs = names_of_factored(model)
+    model.requires_grad_(False)
+    for name, layer in list(model.named_modules()):
+        if name.endswith(wanted):
+            parent, _, last = name.rpartition(".")
+            inputs, outputs = inputs_first(layer).shape
+            pair = (layer, FeatureFactors(outputs))
+            if name.endswith(on_inputs):
+                pair = (FeatureFactors(inputs), layer)
+            setattr(model.get_submodule(parent), last, nn.Sequential(*pair))
+    return model
+
+
+def names_of_factored(model: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return how names of layers end that have factors, and those of these that have inputs' ones.
 
     Raises:
         InputError: `peft` does not know this kind of model.
@@ -90,16 +106,7 @@ def add_factors(model: Any) -> Any:
             f"`method=ia3` is not known for models of type {kind}. Take `method=lora`."
         )
     wanted, on_inputs = (tuple(f".{each}" for each in m[kind]) for m in (WANTED, ON_INPUTS))
-    model.requires_grad_(False)
-    for name, layer in list(model.named_modules()):
-        if name.endswith(wanted):
-            parent, _, last = name.rpartition(".")
-            inputs, outputs = inputs_first(layer).shape
-            pair = (layer, FeatureFactors(outputs))
-            if name.endswith(on_inputs):
-                pair = (FeatureFactors(inputs), layer)
-            setattr(model.get_submodule(parent), last, nn.Sequential(*pair))
-    return model
+    return wanted, on_inputs
 
 
 # --- adapters -----------------------------------------------------------------------------------

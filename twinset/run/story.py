@@ -41,7 +41,7 @@ from twinset.config import PrivacyConfig
 from twinset.config.plan import Plan, make_plan, plan_selection, settled, sized
 from twinset.errors import InputError
 from twinset.files.atomic import append_json, write_json
-from twinset.models.adapters import merge_trained
+from twinset.models.adapters import merge_trained, names_of_factored
 from twinset.models.base_model import (
     LOCAL,
     check_base,
@@ -127,7 +127,8 @@ def read(run: Run) -> None:
             raise InputError(
                 "`max_records_per_owner` does nothing without `owner`. Name the column."
             )
-        if config.training.method == "qlora" and find_spec("bitsandbytes") is None:
+        training = config.training
+        if training.method == "qlora" and find_spec("bitsandbytes") is None:
             raise InputError("`method=qlora` needs pip install 'twinset[qlora]'")
         policy = config.policy.policy_class
         policy.check(config.policy, by_owner=source.owner is not None)
@@ -144,10 +145,10 @@ def read(run: Run) -> None:
         is_asked = config.privacy.target_epsilon is not None and not source.each_row_is_someone
         if is_asked and source.owner is None:
             run.question = ask_whose(frame, [records.schema.text, *names], source.name)
-        check_base(config.training.base_model)
-        run.base = load_base(
-            config.training.base_model, device=config.speed.device, say=progress.say
-        )
+        check_base(training.base_model)
+        run.base = load_base(training.base_model, device=config.speed.device, say=progress.say)
+        if training.method == "ia3":
+            names_of_factored(run.base.model)  # refuses a kind that it does not know
         reserved = special_token_strings(run.base.tokenizer)
         records, more = without_reserved(records, frame, reserved, source.name, source.strict)
         run.tell(*more)
