@@ -196,7 +196,7 @@ def size_for(records: int, visits: int) -> tuple[int, int]:
 def sized(config: RunConfig, steps: int | None, batch_size: int | None) -> RunConfig:
     """Return the options with other steps and batch size. `None`: chosen from N.
 
-    Without a given rate adapters move at least as far as in tuning.md's few large steps.
+    Without a given rate adapters or factors move at least as far as in few large steps.
     """
     training = replace(config.training, steps=steps, batch_size=batch_size)
     least = LEAST_MOVES.get(training.method)

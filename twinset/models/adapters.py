@@ -84,15 +84,14 @@ def add_factors(model: Any) -> Any:
         if name.endswith(wanted):
             parent, _, last = name.rpartition(".")
             inputs, outputs = inputs_first(layer).shape
-            pair = (layer, FeatureFactors(outputs))
-            if name.endswith(on_inputs):
-                pair = (FeatureFactors(inputs), layer)
+            first = name.endswith(on_inputs)
+            pair = (FeatureFactors(inputs), layer) if first else (layer, FeatureFactors(outputs))
             setattr(model.get_submodule(parent), last, nn.Sequential(*pair))
     return model
 
 
 def names_of_factored(model: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return how names of layers end that have factors, and those of these that have inputs' ones.
+    """Return how the names end of layers with factors, and of those with factors of their inputs.
 
     Raises:
         InputError: `peft` does not know this kind of model.
