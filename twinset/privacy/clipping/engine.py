@@ -36,6 +36,7 @@ from transformers.pytorch_utils import Conv1D
 
 from twinset.privacy.clipping.gradient_uses import (
     PLAIN,
+    FeatureFactors,
     Kept,
     Scale,
     UnsupportedModule,
@@ -262,7 +263,7 @@ class UnitClipping:
             a = x
             if isinstance(module, nn.LayerNorm):
                 a = layer_norm(x, module.normalized_shape, eps=module.eps)
-            elif not isinstance(module, nn.Embedding | nn.Linear | Conv1D):  # RMS norm or factors
+            elif not isinstance(module, nn.Embedding | nn.Linear | Conv1D | FeatureFactors):
                 a = rms_normalised(module, x)
             a, b = self._by_unit(a), self._by_unit(grad)
             for name in names:

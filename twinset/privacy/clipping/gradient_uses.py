@@ -316,7 +316,7 @@ class UnsupportedModule(TypeError):
 
 
 def rms_normalised(module: nn.Module, x: Tensor, scale: float = 1.0) -> Tensor:
-    """Return the output of an RMS norm or of factors, in exactly the arithmetic of the module.
+    """Return an RMS norm's output, in exactly the arithmetic of the module.
 
     Its whole weight is set to `scale`.
     """
@@ -347,9 +347,8 @@ def known_parameters(module: nn.Module) -> tuple[str, ...]:
         if module.max_norm is not None or module.sparse or module.scale_grad_by_freq:
             raise UnsupportedModule("an embedding with max_norm, sparse or scale_grad_by_freq")
         return ("weight",)
-    if type(module) in (nn.Linear, Conv1D):
-        return "weight", "bias"
-    if type(module) is nn.LayerNorm and len(module.normalized_shape) == 1:
+    is_norm = type(module) is nn.LayerNorm and len(module.normalized_shape) == 1
+    if is_norm or type(module) in (nn.Linear, Conv1D):
         return "weight", "bias"
     if type(module) is FeatureFactors:
         return ("weight",)
