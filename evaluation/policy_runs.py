@@ -157,7 +157,7 @@ def train_twin(
     changed = replace(config, privacy=privacy, training=training)
 
     prepared = prepare(source, changed, command="compare")
-    if settled(config, len(prepared.records)).training != config.training:
+    if settled(config, len(prepared.records)).training.steps != config.training.steps:
         progress.say(TRAINED_ALL_THE_SAME)
     model = finetune(prepared, progress)
     frame = model.sample(proportional(model.label_counts, rows), config.sampling, progress)

@@ -66,7 +66,7 @@ TOPICS, VOTES, COUNTS = (
     "rows chosen by votes",
     "rows chosen by the released counts",
 )
-STEPS: dict[str, Any] = {"steps": 8, "batch_size": 1024, "mismatch_weight": 0.0}
+STEPS: dict[str, Any] = {"method": "lora", "steps": 8, "batch_size": 1024, "mismatch_weight": 0.0}
 # at ε = 8 a histogram at σ = 3 costs less than the rest
 CHOSEN: dict[str, Any] = {"steps": 0, "epsilon_left": 0.97}
 ARMS: dict[str, dict[str, Any]] = {
@@ -270,7 +270,7 @@ class PublicGradients:
 
     def __init__(self, seed: int, private: pd.DataFrame, size: Mapping[str, Any]) -> None:
         twinset, base = fit_twinset(NONE, seed, private, size), load_base(size["base_model"])
-        self._model = prepare_trainable(fuse(base.model), TrainingConfig(seed=seed))
+        self._model = prepare_trainable(fuse(base.model), TrainingConfig(method="lora", seed=seed))
         self._rows: list[tuple[Tensor, int]] = []  # (1, T) ids, and how many are the prompt's
         rows = rows_of_base(twinset, PUBLIC_ROWS)[["text", *private.columns[1:]]]
         for text, *combination in rows.itertuples(index=False):

@@ -94,6 +94,7 @@ def measure_arm(
             options["batch_size"] = max(1, len(private) // 4 if few else len(private))
         twinset = Twinset(
             base_model=size["base_model"],
+            method="lora",
             private=options["epsilon"] is not None,
             prompt="product-review" if "product" in labels else "film-review",
             marginal_share=0.0,  # the paper releases no counts of words

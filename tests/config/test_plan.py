@@ -19,12 +19,12 @@ def untrained(**options):
 @pytest.mark.parametrize(
     ("options", "records", "begun", "steps"),
     [
-        ({"epsilon": 1.0}, 69_999, None, 0),
-        ({"epsilon": 1.0}, 70_000, None, None),
+        ({"epsilon": 1.0}, 19_999, None, 0),
+        ({"epsilon": 1.0}, 20_000, None, None),
         ({"epsilon": 1.0, "steps": 4}, FEW, None, 4),
         ({"epsilon": 1.0, "marginal_share": 0.0}, FEW, None, None),
         ({"epsilon": 1.0}, FEW, 40, None),  # resumed, by whatever rule: its ε is spent
-        ({"epsilon": 1.0}, 70_000, 0, 0),
+        ({"epsilon": 1.0}, 20_000, 0, 0),
     ],
 )
 def test_few_records_for_epsilon_train_nothing(options, records, begun, steps):
@@ -41,11 +41,21 @@ def test_few_records_for_epsilon_train_nothing(options, records, begun, steps):
         ({"steps": 0}, FEW, False, UNJUDGED_GUIDANCE),
     ],
 )
-def test_few_records_have_no_teacher_and_rows_that_one_judges_need_no_guidance(
+def test_rows_that_a_teacher_judges_need_no_guidance_and_no_wrong_prompts(
     options, records, has_teacher, guidance
 ):
     config = settled(run_config(options), records)
     assert (config.privacy.teacher_share > 0, config.sampling.guidance) == (has_teacher, guidance)
+    assert (make_plan(records, config).mismatch_weight == 0) == has_teacher
+
+
+@pytest.mark.parametrize(
+    ("method", "steps", "rate"),
+    [("ia3", None, 0.05), ("ia3", 40, 0.025), ("lora", 8, 0.006), ("full", 8, 1e-4)],
+)
+def test_few_steps_move_as_far_as_many(method, steps, rate):
+    plan = make_plan(MANY, run_config({"method": method, "steps": steps}))
+    assert plan.learning_rate == pytest.approx(rate)
 
 
 # -- a run that trains nothing: noisy counts and a teacher take all of ε ---------------------------

@@ -150,7 +150,7 @@ SMALL = ("--rows", "5", "--max-tokens", "8", "--hold-out", "0", "--processes", "
 SMALL += ("--teacher-redraws", "1")
 DECLARED = ("--labels", "label=pos,neg")
 COUNTED = ("--steps", "0", *DECLARED)
-STEPS = ("--steps", "2", "--batch-size", "15", "--physical-batch", "8")
+STEPS = ("--steps", "2", "--batch-size", "15", "--physical-batch", "8", "--max-grad-norm", "0.01")
 TRAINED = (*STEPS, *DECLARED)
 NO_COUNTS = ("--teacher-share", "0", "--marginal-share", "0")
 POLICY = (*TRAINED, *NO_COUNTS, "--noise-policy")
@@ -253,7 +253,7 @@ WAYS = {
     "a teacher alone": Way(*TRAINED, "--marginal-share", "0", "--teacher-share", "0.3"),
     "wrong prompts": Way(*TRAINED, *NO_COUNTS, "--mismatch-weight", "0.5"),
     "all weights": Way(*TRAINED, *NO_COUNTS, "--method", "full"),
-    "factors": Way(*TRAINED, *NO_COUNTS, "--method", "ia3"),
+    "adapters": Way(*TRAINED, *NO_COUNTS, "--method", "lora"),
     "second texts": Way(*TRAINED, "--columns", "title", "--kind", "title=text"),
     "resumed": Way(*TRAINED, is_killed=True),
     "held out, trained": Way(*TRAINED, "--hold-out", "0.3"),

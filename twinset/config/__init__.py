@@ -20,7 +20,7 @@ from twinset.policies import PolicyConfig as PolicyConfig  # it is of a run, too
 
 MismatchForm = Literal["bounded", "published"]
 Precision = Literal["auto", "float32", "bfloat16"]
-Method = Literal["lora", "ia3", "qlora", "full"]
+Method = Literal["ia3", "lora", "qlora", "full"]
 Endings = Literal["keep", "cut", "redraw"]
 Filter = Literal["none", "debris", "vulgar", "all"]
 
@@ -111,8 +111,8 @@ class TrainingConfig(Checked):
         values="MODEL",
     )
     method: Method = setting(
-        "lora",
-        "Train adapters, factors of features (ia3), adapters on four-bit weights (qlora), or all "
+        "ia3",
+        "Train factors of features (ia3), adapters, adapters on four-bit weights (qlora), or all "
         "weights.",
     )
     lora_rank: int = bounded(8, 1, 1024, "Rank of the adapters.", expert=True)
@@ -120,18 +120,22 @@ class TrainingConfig(Checked):
         None,
         0,
         10**7,
-        "DP training steps. 0: none. Omitted: none below N·ε = 70,000, else by N and time.",
+        "DP training steps. 0: none. Omitted: none below N·ε = 20,000, else by N and time.",
         hint="0 trains nothing",
     )
     batch_size: int | None = bounded(
         None, 1, 10**7, "Expected records per step. Omitted: chosen from N and the time."
     )
     learning_rate: float | None = bounded(
-        None, 1e-9, 10, "Peak learning rate of Adam. Omitted: chosen by `method`."
+        None, 1e-9, 10, "Peak learning rate of Adam. Omitted: by `method` and steps."
     )
     max_tokens: int = bounded(256, 1, 10**6, "Longest text, in tokens. Longer ones are cut.")
     mismatch_weight: float | None = bounded(
-        None, 0, 1000, "Weight λ of the prompt-mismatch loss. 0 switches it off.", expert=True
+        None,
+        0,
+        1000,
+        "Weight λ of the prompt-mismatch loss. Omitted: 0 if a teacher judges rows, else 8.",
+        expert=True,
     )
     mismatch_prompts: int = bounded(
         1, 0, 10_000, "Wrong prompts that each record is compared with.", expert=True

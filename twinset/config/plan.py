@@ -37,11 +37,11 @@ from twinset.privacy.statement.wording import delta_caveats
 # directions together. With this share of C as noise in each one of them training finds nothing.
 LARGEST_NOISE_PER_RECORD = 0.25
 
-# Of each method (tuning.md and learning.md have other values). Least moves are rate × steps of the
-# time's choice, so that few steps move adapters or factors as far.
+# Of each method (tuning.md and learning.md have other values). Least moves are rate × steps: few
+# steps move adapters or factors as far as many do.
 LEARNING_RATES = {"lora": 3e-3, "qlora": 3e-3, "ia3": 2.5e-2, "full": 1e-4}
 LEAST_MOVES = {"lora": 0.048, "qlora": 0.048, "ia3": 0.4}
-FEWEST_STEPS = 8  # before steps become smaller, too: few large ones beat many small ones
+FEWEST_STEPS = 8  # before steps become smaller, too
 MOST_ADVISED = 20.0  # ε (beyond, it protects too little to be worth a hint)
 # Shares of ε and δ for the selection of label values, where some are not declared. Its ε is one of
 # Gaussian releases, whose squares add up: noise of all else grows by 3 %. At ε = 8 a value passes
@@ -52,9 +52,9 @@ TEACHER_SHARE = 0.1  # of ε, where the options do not say
 RECORDS_FOR_NOISE = 30  # N / σ of a teacher: it told 0.72 of two sentiments there, 0.82 at 500
 MOST_READ = 4000  # mean units for fitting a teacher: if there are more, they are sampled
 FEWEST_VISITS = 1024  # of records: the fewest that tuning.md says anything of
-FEW = 70_000  # records times ε: of fewer steps were not found to teach more (tuning.md)
+FEW = 20_000  # records times ε: with fewer, steps cost students some accuracy (learning.md)
 SLACK = 1 + 1e-9  # so that rounding brings no ε above the one asked for
-MISMATCH_WEIGHT = 8.0  # λ of the bounded form (tuning.md has the other values)
+MISMATCH_WEIGHT = 8.0  # λ of the bounded form, if no teacher judges rows (tuning.md has others)
 
 
 @dataclass(frozen=True)
@@ -170,13 +170,13 @@ def default_delta(records: int) -> float:
 def default_size(records: int, batch_size: int | None = None) -> tuple[int, int]:
     """Return steps and batch size. Larger batches mean less noise and more time.
 
-    About one pass over the table, but neither too few steps for Adam nor hours of them.
+    Few large steps teach as much as many small ones (learning.md), and take less time.
 
     >>> [default_size(n) for n in (300, 10_000, 100_000, 1_000_000)]
-    [(40, 43), (40, 250), (126, 791), (300, 1024)]
+    [(8, 300), (8, 1024), (48, 1024), (300, 1024)]
     """
-    batch_size = batch_size or max(32, min(1024, round(2.5 * math.sqrt(records))))
-    return max(40, min(300, round(records / batch_size))), batch_size
+    steps = max(FEWEST_STEPS, min(300, records // 2048))
+    return steps, batch_size or min(records, 1024)
 
 
 def size_for(records: int, visits: int) -> tuple[int, int]:
@@ -185,8 +185,8 @@ def size_for(records: int, visits: int) -> tuple[int, int]:
     Fewer visits than usual first reduce the steps, down to `FEWEST_STEPS`, then the batch size.
     More visits make larger batches, because noise falls with them.
 
-    >>> [size_for(10_000, visits) for visits in (40_000, 10_000, 5_000, 1_024)]
-    [(40, 1000), (40, 250), (20, 250), (8, 128)]
+    >>> [size_for(100_000, visits) for visits in (98_304, 49_152, 20_480, 1_024)]
+    [(48, 2048), (48, 1024), (20, 1024), (8, 128)]
     """
     most, usual = default_size(records)
     steps = min(most, max(FEWEST_STEPS, visits // usual))
@@ -194,15 +194,8 @@ def size_for(records: int, visits: int) -> tuple[int, int]:
 
 
 def sized(config: RunConfig, steps: int | None, batch_size: int | None) -> RunConfig:
-    """Return the options with other steps and batch size. `None`: chosen from N.
-
-    Without a given rate adapters or factors move at least as far as in few large steps.
-    """
+    """Return the options with other steps and batch size. `None`: chosen from N."""
     training = replace(config.training, steps=steps, batch_size=batch_size)
-    least = LEAST_MOVES.get(training.method)
-    if steps and training.learning_rate is None and least:
-        rate = max(LEARNING_RATES[training.method], least / steps)
-        training = replace(training, learning_rate=rate)
     return replace(config, training=training)
 
 
@@ -229,6 +222,7 @@ def make_plan(
     target, delta = privacy.target_epsilon, privacy.target_delta or default_delta(records)
     steps, batch = default_size(records, training.batch_size)
     steps, batch = steps if training.steps is None else training.steps, min(batch, records)
+    least = LEAST_MOVES.get(training.method, 0.0) / max(1, steps)
     rate, weight = training.learning_rate, training.mismatch_weight
     plan = Plan(
         records=records,
@@ -237,7 +231,7 @@ def make_plan(
         batch_size=batch,
         steps=steps,
         noise_multiplier=0.0,
-        learning_rate=LEARNING_RATES[training.method] if rate is None else rate,
+        learning_rate=max(LEARNING_RATES[training.method], least) if rate is None else rate,
         mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
         policy=(policy.noise_policy, policy.policy_form),
         group_size=privacy.group_size,
@@ -381,7 +375,8 @@ def settled(
     are trained, and no clock chooses their steps. A resumed run has `begun` with a number of steps,
     and trains as it did then.
 
-    There is a teacher if it would know enough. Rows that it judges need no guidance.
+    There is a teacher if it would know enough. Rows that it judges need neither guidance nor the
+    prompt-mismatch loss, which doubles the time of steps (learning.md).
     """
     privacy, target = config.privacy, config.privacy.target_epsilon
     follows_words = privacy.marginal_share > 0 and config.sampling.tilt > 0
@@ -397,5 +392,8 @@ def settled(
         noises = find_release_noise(*given)
         knows = min(records, MOST_READ) >= RECORDS_FOR_NOISE * noises["teacher_noise"]
         privacy = asked if knows else replace(privacy, teacher_share=0.0)
-    sampling = config.sampling.settled(bool(privacy.teacher_share))
-    return replace(config, privacy=privacy, sampling=sampling)
+    is_judged = bool(privacy.teacher_share and config.sampling.teacher_redraws)
+    sampling, training = config.sampling.settled(bool(privacy.teacher_share)), config.training
+    if is_judged and training.mismatch_weight is None:
+        training = replace(training, mismatch_weight=0.0)
+    return replace(config, privacy=privacy, training=training, sampling=sampling)

@@ -53,7 +53,6 @@ WRITING = 2.0  # times as long to write a row as to read it: tokens come one aft
 DRAWN_AGAIN = 0.45  # rows that a teacher rejects, for each row of the twin
 
 HARDLY_WORTH = 1_000  # records times ε (measured were 200, 400 and 2,000: see tuning.md)
-MEASURED = "where it was measured (8,400 records at ε = 8, 3,200 at ε = 1)"  # see tuning.md
 
 Phases = tuple[tuple[str, float], ...]  # as progress calls them, in order, with their seconds
 
@@ -348,10 +347,10 @@ def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
         return
     if not plan.policy_class.needs_steps and plan.records * epsilon < FEW:
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
-            f"training taught nothing more {MEASURED}. `steps=0` skips it and saves time."
+            "training may teach nothing more. `steps=0` skips it and saves time."
             if plan.steps
-            else "no fine-tuning. Noisy word counts and a private classifier get all of ε, because "
-            f"training taught nothing more {MEASURED}. `steps=40` trains anyway."
+            else "no fine-tuning. Noisy word counts and a private classifier get all of ε. "
+            "`steps=8` trains anyway."
         )
     if plan.records * epsilon < HARDLY_WORTH:
         yield (
