@@ -164,7 +164,6 @@ def make_support(say: Say) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 # The number of record visits that fit into the time. In few large steps, with a larger rate, they
 # have less noise: tuning.md has the figures.
-# Of version 0.1: what the demo shows was measured with it.
 _RECIPE = TrainingConfig(
     method="lora", steps=4, batch_size=252, learning_rate=0.012, max_tokens=48, mismatch_weight=8.0
 )
@@ -192,8 +191,7 @@ SUPPORT = Demo(
     prompt="support-dialogue",
     base_model=GPT2_MINI,
     training=replace(_RECIPE, max_tokens=192),
-    # All weights, because adapters of such a small model learn half as much in these steps. Wrong
-    # prompts would cost half the visits, and did not help. The longest dialogue has 184 tokens.
+    # All weights: adapters of such a small model learn half as much. Wrong prompts did not help.
     mini=TrainingConfig(
         method="full",
         steps=10,

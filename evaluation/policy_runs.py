@@ -177,8 +177,7 @@ def write_untrained_twin(
     table's, which is public.
     """
     training, dtype = config.training, choose_execution(config)[0]
-    device = config.speed.device
-    base = load_base(training.base_model, dtype=dtype, device=device, say=progress.say)
+    base = load_base(training.base_model, dtype=dtype, device=config.speed.device, say=progress.say)
     prompts = prompt_tokens(template, schema.combinations, base.tokenizer)
     longest = text_budget(prompts, context_length(base.model), training.max_tokens)
     # The same sampler as for the twin, but without adapters, token marginals and teacher.

@@ -68,7 +68,7 @@ LINES = {
     # attacks on windows of noise, on steps of numbers and dates, and on rows under conditions
     # replay took 800: ways, neighbours, faults, lines and refusals, and how far each sum moves
     # what make installs took 65: its hashes
-    "tests": (23_270, 16_000),
+    "tests": (23_281, 16_000),
 }
 # goal 250. Columns took 14, replay two, signatures two, accounts two, descriptions for others four
 MOST_FILES = 271

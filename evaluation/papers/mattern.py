@@ -87,14 +87,13 @@ def measure_arm(
         records = what.rpartition(" ")[2]
         few = arm == NONE or records == "all"
         private = train if few else draw_balanced(train, int(records), seed)
-        options = {"epsilon": EPSILONS.get(privacy), **size["training"]}
+        options = {"epsilon": EPSILONS.get(privacy), "method": "lora", **size["training"]}
         if arm == NONE:  # one spends as little as it can, and trains nothing
             options |= {"epsilon": 1e-3, "steps": 0}
         elif "batch_size" not in options:
             options["batch_size"] = max(1, len(private) // 4 if few else len(private))
         twinset = Twinset(
             base_model=size["base_model"],
-            method="lora",
             private=options["epsilon"] is not None,
             prompt="product-review" if "product" in labels else "film-review",
             marginal_share=0.0,  # the paper releases no counts of words

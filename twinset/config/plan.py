@@ -170,7 +170,7 @@ def default_delta(records: int) -> float:
 def default_size(records: int, batch_size: int | None = None) -> tuple[int, int]:
     """Return steps and batch size. Larger batches mean less noise and more time.
 
-    Few large steps teach as much as many small ones (learning.md), and take less time.
+    A few large steps teach no less than many small ones (learning.md), and take less time.
 
     >>> [default_size(n) for n in (300, 10_000, 100_000, 1_000_000)]
     [(8, 300), (8, 1024), (48, 1024), (300, 1024)]
