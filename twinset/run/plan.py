@@ -52,6 +52,7 @@ PROBE_SECONDS = 2.0  # of one timing: a record takes half as long in a physical 
 WRITING = 2.0  # times as long to write a row as to read it: tokens come one after the other
 DRAWN_AGAIN = 0.45  # rows that a teacher rejects, for each row of the twin
 
+LIKE_YOURS = "makes texts more like yours, but classifiers may learn less"  # see learning.md
 HARDLY_WORTH = 1_000  # records times ε (measured were 200, 400 and 2,000: see tuning.md)
 
 Phases = tuple[tuple[str, float], ...]  # as progress calls them, in order, with their seconds
@@ -347,10 +348,10 @@ def size_notes(plan: Plan, batch_size: int | None = None) -> Iterator[str]:
         return
     if not plan.policy_class.needs_steps and plan.records * epsilon < FEW:
         yield f"{plan.records} records are few for ε = {epsilon:g}: " + (
-            "training may teach nothing more. `steps=0` skips it and saves time."
+            f"training {LIKE_YOURS}. `steps=0` skips it."
             if plan.steps
             else "no fine-tuning. Noisy word counts and a private classifier get all of ε. "
-            "`steps=8` trains anyway."
+            f"`steps=8` {LIKE_YOURS}."
         )
     if plan.records * epsilon < HARDLY_WORTH:
         yield (
