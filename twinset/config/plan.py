@@ -37,8 +37,7 @@ from twinset.privacy.statement.wording import delta_caveats
 # directions together. With this share of C as noise in each one of them training finds nothing.
 LARGEST_NOISE_PER_RECORD = 0.25
 
-# Of each method (tuning.md and learning.md have other values). Least moves are rate × steps: few
-# steps move adapters or factors as far as many do.
+# Of each method (tuning.md, learning.md). Least moves are rate × steps: few steps move as far.
 LEARNING_RATES = {"lora": 3e-3, "qlora": 3e-3, "ia3": 2.5e-2, "full": 1e-4}
 LEAST_MOVES = {"lora": 0.048, "qlora": 0.048, "ia3": 0.4}
 FEWEST_STEPS = 8  # before steps become smaller, too
