@@ -443,7 +443,7 @@ def choose_by_counts(
     strengths = torch.zeros(rows.shape[1], dtype=rows.dtype, requires_grad=True)
     search = torch.optim.LBFGS([strengths], max_iter=200, line_search_fn="strong_wolfe")
 
-    def misfit() -> Tensor:
+    def distance() -> Tensor:
         search.zero_grad()
         loss = (rows @ strengths).logsumexp(0) - target @ strengths
         # the noise of counts, and that of a share of so few rows
@@ -452,7 +452,7 @@ def choose_by_counts(
         loss.backward()
         return loss
 
-    search.step(misfit)
+    search.step(distance)
     scores, tempered = (rows @ strengths).detach(), 1.0
     while 1 / (tempered * scores).softmax(0).square().sum() < wanted:
         tempered *= 0.9

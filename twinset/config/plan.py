@@ -194,8 +194,7 @@ def size_for(records: int, visits: int) -> tuple[int, int]:
 
 def sized(config: RunConfig, steps: int | None, batch_size: int | None) -> RunConfig:
     """Return the options with other steps and batch size. `None`: chosen from N."""
-    training = replace(config.training, steps=steps, batch_size=batch_size)
-    return replace(config, training=training)
+    return replace(config, training=replace(config.training, steps=steps, batch_size=batch_size))
 
 
 # -- the plan ------------------------------------------------------------------------------------
