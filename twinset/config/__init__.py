@@ -246,8 +246,11 @@ class SamplingConfig(Checked):
         """
         if self.guidance is not None:
             return self
-        judged = teacher and self.teacher_redraws > 0
-        return replace(self, guidance=0.0 if judged else UNJUDGED_GUIDANCE)
+        return replace(self, guidance=0.0 if self.is_judged(teacher) else UNJUDGED_GUIDANCE)
+
+    def is_judged(self, teacher: bool) -> bool:
+        """Whether rows are judged, where there is a teacher."""
+        return teacher and self.teacher_redraws > 0
 
 
 @dataclass(frozen=True)

@@ -268,8 +268,7 @@ def make_plan(
             of and plan_selection(records, privacy, of.attributes, of.most, is_first, attainable)
             for of, is_first in ((selection, True), (of_columns, False))
         )
-        given = privacy, attainable, delta, labels, False, others, has_columns
-        noises = find_release_noise(*given)
+        noises = find_release_noise(privacy, attainable, delta, labels, False, others, has_columns)
         other = replace(plan, selection=labels, column_selection=others, **noises)
         spent = epsilon([*other.releases, training_alone], delta)
     more = "Use `steps=0`, which trains nothing, or give some thousands of records."
@@ -390,8 +389,7 @@ def settled(
         noises = find_release_noise(*given)
         knows = min(records, MOST_READ) >= RECORDS_FOR_NOISE * noises["teacher_noise"]
         privacy = asked if knows else replace(privacy, teacher_share=0.0)
-    is_judged = bool(privacy.teacher_share and config.sampling.teacher_redraws)
-    sampling, training = config.sampling.settled(bool(privacy.teacher_share)), config.training
-    if is_judged and training.mismatch_weight is None:
+    sampling, training, teacher = config.sampling, config.training, bool(privacy.teacher_share)
+    if training.mismatch_weight is None and sampling.is_judged(teacher):
         training = replace(training, mismatch_weight=0.0)
-    return replace(config, privacy=privacy, training=training, sampling=sampling)
+    return replace(config, privacy=privacy, training=training, sampling=sampling.settled(teacher))

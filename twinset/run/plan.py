@@ -82,7 +82,7 @@ class Workload:
         # A gradient takes three passes over each of a record's sequences, reading takes one.
         reading = record_seconds / (3 * (1 + MismatchLoss.from_plan(plan, training).count))
         row = WRITING * reading
-        drawn = 1 + DRAWN_AGAIN * bool(privacy.teacher_share and config.sampling.teacher_redraws)
+        drawn = 1 + DRAWN_AGAIN * config.sampling.is_judged(bool(privacy.teacher_share))
         visits = plan.batch_size * each / world_size(config.speed.processes)
         step = visits * record_seconds + noise_seconds
         policy = config.policy.policy_class
