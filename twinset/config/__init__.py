@@ -65,13 +65,13 @@ class PrivacyConfig(Checked):
     group_size: int | None = bounded(
         None, 2, 100_000, "Also state the guarantee for any group of this many records."
     )
-    # Shares of ε that each release would spend alone. Their squares add up. Token marginals tilt
-    # rows towards the private words. The teacher tells labels, judges rows and is handed over.
+    # Shares of ε that each release would spend alone. The token marginals tilt rows towards the
+    # private texts' words. The teacher tells a text's labels, judges rows and is handed over.
     label_count_share: float = bounded(
         0.05, 1e-3, 0.999, "Share of ε spent on noisy label counts.", expert=True
     )
     marginal_share: float = bounded(
-        0.7,
+        0.5,
         0,
         0.999,
         "Share of ε spent on noisy counts of tokens and lengths. 0 skips them.",
@@ -79,7 +79,7 @@ class PrivacyConfig(Checked):
         expert=True,
     )
     column_share: float = bounded(
-        0.4,
+        0.3,
         1e-3,
         0.999,
         "Share of ε spent on noisy tables of the other columns, if there are any.",
@@ -89,7 +89,7 @@ class PrivacyConfig(Checked):
         None,
         0,
         0.999,
-        "Share of ε spent on a private classifier of labels. 0 skips it. Omitted: 0.2 or 0.",
+        "Share of ε spent on a private classifier of labels. 0 skips it. Omitted: 0.1 or 0.",
         hint="0 leaves it out",
         expert=True,
     )

@@ -47,7 +47,7 @@ MOST_ADVISED = 20.0  # ε (beyond, it protects too little to be worth a hint)
 # that 14 of 60 records have.
 SELECTION_SHARE, SELECTION_DELTA = 0.2, 0.1
 COLUMN_SELECTION = 0.5  # of the columns' own share of ε, for the selection of their values
-TEACHER_SHARE = 0.2  # of ε, where the options do not say
+TEACHER_SHARE = 0.1  # of ε, where the options do not say
 RECORDS_FOR_NOISE = 30  # N / σ of a teacher: it told 0.72 of two sentiments there, 0.82 at 500
 MOST_READ = 4000  # mean units for fitting a teacher: if there are more, they are sampled
 FEWEST_VISITS = 1024  # of records: the fewest that tuning.md says anything of
