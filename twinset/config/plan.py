@@ -166,7 +166,7 @@ def default_delta(records: int) -> float:
     return min(1e-5, 0.01 * records**-1.1)
 
 
-def default_size(records: int, batch_size: int | None = None) -> tuple[int, int]:
+def default_size(records: int) -> tuple[int, int]:
     """Return steps and batch size. Larger batches mean less noise and more time.
 
     A few large steps teach no less than many small ones (learning.md), and take less time.
@@ -174,8 +174,7 @@ def default_size(records: int, batch_size: int | None = None) -> tuple[int, int]
     >>> [default_size(n) for n in (300, 10_000, 100_000, 1_000_000)]
     [(8, 300), (8, 1024), (48, 1024), (300, 1024)]
     """
-    steps = max(FEWEST_STEPS, min(300, records // 2048))
-    return steps, batch_size or min(records, 1024)
+    return max(FEWEST_STEPS, min(300, records // 2048)), min(records, 1024)
 
 
 def size_for(records: int, visits: int) -> tuple[int, int]:
@@ -218,10 +217,11 @@ def make_plan(
     """
     privacy, training, policy = config.privacy, config.training, config.policy
     target, delta = privacy.target_epsilon, privacy.target_delta or default_delta(records)
-    steps, batch = default_size(records, training.batch_size)
-    steps, batch = steps if training.steps is None else training.steps, min(batch, records)
-    least = LEAST_MOVES.get(training.method, 0.0) / max(1, steps)
-    rate, weight = training.learning_rate, training.mismatch_weight
+    steps, batch = default_size(records)
+    steps = steps if training.steps is None else training.steps
+    batch = min(training.batch_size or batch, records)
+    moves, weight = LEAST_MOVES.get(training.method, 0.0), training.mismatch_weight
+    rate = max(LEARNING_RATES[training.method], moves / max(1, steps))
     plan = Plan(
         records=records,
         target_epsilon=target,
@@ -229,7 +229,7 @@ def make_plan(
         batch_size=batch,
         steps=steps,
         noise_multiplier=0.0,
-        learning_rate=max(LEARNING_RATES[training.method], least) if rate is None else rate,
+        learning_rate=training.learning_rate or rate,
         mismatch_weight=weight if weight is not None else MISMATCH_WEIGHT,
         policy=(policy.noise_policy, policy.policy_form),
         group_size=privacy.group_size,

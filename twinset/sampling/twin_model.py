@@ -262,7 +262,7 @@ class TwinModel:
             self.text_tokens,
             stream,
             biases,
-            self._denies if self.teacher is not None and sampling.teacher_redraws else None,
+            self._denies if sampling.is_judged(self.teacher is not None) else None,
             None if lengths is None else partial(lengths.draw, self.schema, bins),
             self._packed,
             further,
