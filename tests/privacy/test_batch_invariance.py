@@ -141,11 +141,11 @@ def test_training_falls_back_to_float32_if_bfloat16_is_not_batch_invariant(
         training, "ClippingEngine", lambda *a: engines.append(a) or ClippingEngine(*a)
     )
     frame = pd.DataFrame({"text": texts(), "label": ["good", "bad"] * 30})
-    options = {"precision": "bfloat16", "steps": 2, "max_tokens": 12, "epsilon": 50}
-    made = Twinset(base_model=str(tiny_base), progress=progress, method=method, **options)
+    options = {"precision": "bfloat16", "steps": 2, "mismatch_weight": 8, "method": method}
+    made = Twinset(base_model=tiny_base, progress=progress, epsilon=50, max_tokens=12, **options)
     twinset = made.fit(frame, "text", ["label"])
     [(_, norm, _, shapes)] = asked
-    assert norm == PrivacyConfig().max_grad_norm and {shape.per_unit for shape in shapes} == {1}
+    assert norm == PrivacyConfig().max_grad_norm and {shape.per_unit for shape in shapes} == {2}
     assert any("float32 instead" in line for line in progress.lines) != invariant
     low = torch.bfloat16 if invariant else None
     frozen, autocast = (low or torch.float32, None) if method == "lora" else (torch.float32, low)
