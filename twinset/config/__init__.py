@@ -65,31 +65,31 @@ class PrivacyConfig(Checked):
     group_size: int | None = bounded(
         None, 2, 100_000, "Also state the guarantee for any group of this many records."
     )
-    # Shares of ε that each release would spend alone. The token marginals tilt rows towards the
-    # private texts' words. The teacher tells a text's labels, judges rows and is handed over.
+    # Shares of the sum of σ⁻². Steps take the rest, or else the releases share all of it. The token
+    # marginals tilt rows towards the private texts' words. The teacher judges rows' labels.
     label_count_share: float = bounded(
-        0.05, 1e-3, 0.999, "Share of ε spent on noisy label counts.", expert=True
+        0.005, 1e-4, 0.999, "Share of the budget for noisy label counts.", expert=True
     )
     marginal_share: float = bounded(
-        0.5,
+        0.55,
         0,
         0.999,
-        "Share of ε spent on noisy counts of tokens and lengths. 0 skips them.",
+        "Share of the budget for noisy counts of tokens and lengths. 0 skips them.",
         hint="0 leaves them out",
         expert=True,
     )
     column_share: float = bounded(
-        0.3,
+        0.1,
         1e-3,
         0.999,
-        "Share of ε spent on noisy tables of the other columns, if there are any.",
+        "Share of the budget for noisy tables of the other columns, if there are any.",
         expert=True,
     )
     teacher_share: float | None = bounded(
         None,
         0,
         0.999,
-        "Share of ε spent on a private classifier of labels. 0 skips it. Omitted: 0.1 or 0.",
+        "Share of the budget for a private classifier of labels. 0 skips it. Omitted: 0.06 or 0.",
         hint="0 leaves it out",
         expert=True,
     )

@@ -46,8 +46,8 @@ MOST_ADVISED = 20.0  # ε (beyond, it protects too little to be worth a hint)
 # Gaussian releases, whose squares add up: noise of all else grows by 3 %. At ε = 8 a value passes
 # that 14 of 60 records have.
 SELECTION_SHARE, SELECTION_DELTA = 0.2, 0.1
-COLUMN_SELECTION = 0.5  # of the columns' own share of ε, for the selection of their values
-TEACHER_SHARE = 0.1  # of ε, where the options do not say
+COLUMN_SELECTION = 0.15  # of ε, for the selection of the other columns' values
+TEACHER_SHARE = 0.06  # of the budget, where the options do not say
 RECORDS_FOR_NOISE = 30  # N / σ of a teacher: it told 0.72 of two sentiments there, 0.82 at 500
 MOST_READ = 4000  # mean units for fitting a teacher: if there are more, they are sampled
 FEWEST_VISITS = 1024  # of records: the fewest that tuning.md says anything of
@@ -298,7 +298,7 @@ def plan_selection(
     target, delta = target or privacy.target_epsilon, privacy.target_delta or default_delta(records)
     if target is None or not attributes:
         return None
-    share = SELECTION_SHARE if of_labels else COLUMN_SELECTION * privacy.column_share
+    share = SELECTION_SHARE if of_labels else COLUMN_SELECTION
     own = SELECTION_DELTA * delta
     noise = gaussian_noise_multiplier(share * target, delta - own)
     return least_threshold(noise, attributes, most, privacy.group_size or 1, own)
@@ -327,31 +327,29 @@ def find_release_noise(
 ) -> dict[str, Any]:
     """Return the noise of a plan's one-time releases, at this ε. 0: without privacy, or left out.
 
-    Each has the noise of a release that spends its share of ε alone. If nothing is trained
-    (`takes_all`), all but the label counts are scaled so that together they use all of ε.
+    Budgets of Gaussian releases add up as σ⁻². Each release has its share of all of it, and steps
+    have what is left. If nothing is trained (`takes_all`), the releases share all of it.
+
+    Raises:
+        InputError: the shares leave nothing for steps.
     """
     selections = [each for each in (selection, of_columns) if each is not None]
-    delta = left_of(delta, selections)
     of_tables = privacy.column_share if has_columns or of_columns is not None else 0.0
     shares = privacy.label_count_share, privacy.marginal_share, privacy.teacher_share, of_tables
-    labels, *others = (
-        gaussian_noise_multiplier(target * share, delta) if target and share else 0.0
-        for share in shares
-    )
-    if target and takes_all:
-        # Gaussian releases compose as one whose σ⁻² is the sum of their σ⁻².
-        left = gaussian_noise_multiplier(target, delta) ** -2 - labels**-2
-        left -= sum(each.noise_multiplier**-2 for each in selections)
-        if left < 0 or (not left and any(others)):
-            raise InputError(
-                f"`label_count_share={privacy.label_count_share:g}` leaves no ε for the rest. Make "
-                "it smaller."
-            )
-        if any(others):
-            scale = SLACK * (sum(sigma**-2 for sigma in others if sigma) / left) ** 0.5
-            others = [scale * sigma for sigma in others]
+    total = sum(share or 0.0 for share in shares)
+    if target and not takes_all and total >= 1:
+        raise InputError(
+            f"the shares of the budget add up to {total:g}, so nothing is left for steps. Make one "
+            "smaller, or train nothing with `steps=0`."
+        )
+    noises = [0.0] * len(shares)
+    if target:
+        budget = gaussian_noise_multiplier(target, left_of(delta, selections)) ** -2
+        budget -= sum(each.noise_multiplier**-2 for each in selections)
+        budget /= total if takes_all else 1.0
+        noises = [SLACK * (share * budget) ** -0.5 if share else 0.0 for share in shares]
     names = ("label_count_noise", "marginal_noise", "teacher_noise", "column_noise")
-    return dict(zip(names, (labels, *others), strict=True))
+    return dict(zip(names, noises, strict=True))
 
 
 # -- what the options leave to N -----------------------------------------------------------------
