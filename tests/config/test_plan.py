@@ -21,12 +21,12 @@ def untrained(**options):
 @pytest.mark.parametrize(
     ("options", "records", "begun", "steps"),
     [
-        ({"epsilon": 1.0}, 69_999, None, 0),
-        ({"epsilon": 1.0}, 70_000, None, None),
+        ({"epsilon": 1.0}, 19_999, None, 0),
+        ({"epsilon": 1.0}, 20_000, None, None),
         ({"epsilon": 1.0, "steps": 4}, FEW, None, 4),
         ({"epsilon": 1.0, "marginal_share": 0.0}, FEW, None, None),
         ({"epsilon": 1.0}, FEW, 40, None),  # resumed, by whatever rule: its ε is spent
-        ({"epsilon": 1.0}, 70_000, 0, 0),
+        ({"epsilon": 1.0}, 20_000, 0, 0),
     ],
 )
 def test_few_records_for_epsilon_train_nothing(options, records, begun, steps):

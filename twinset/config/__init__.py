@@ -120,7 +120,7 @@ class TrainingConfig(Checked):
         None,
         0,
         10**7,
-        "DP training steps. 0: none. Omitted: none below N·ε = 70,000, else by N and time.",
+        "DP training steps. 0: none. Omitted: none below N·ε = 20,000, else by N and time.",
         hint="0 trains nothing",
     )
     batch_size: int | None = bounded(

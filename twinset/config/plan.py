@@ -51,7 +51,7 @@ TEACHER_SHARE = 0.06  # of the budget, where the options do not say
 RECORDS_FOR_NOISE = 30  # N / σ of a teacher: it told 0.72 of two sentiments there, 0.82 at 500
 MOST_READ = 4000  # mean units for fitting a teacher: if there are more, they are sampled
 FEWEST_VISITS = 1024  # of records: the fewest that tuning.md says anything of
-FEW = 70_000  # records times ε: with fewer, steps may cost students accuracy (learning.md)
+FEW = 20_000  # records times ε: with fewer, steps may cost students accuracy (learning.md)
 SLACK = 1 + 1e-9  # so that rounding brings no ε above the one asked for
 MISMATCH_WEIGHT = 8.0  # λ of the bounded form, if no teacher judges rows (tuning.md has others)
 
@@ -171,10 +171,11 @@ def default_size(records: int) -> tuple[int, int]:
 
     A few large steps teach no less than many small ones (learning.md), and take less time.
 
-    >>> [default_size(n) for n in (300, 10_000, 100_000, 1_000_000)]
-    [(8, 300), (8, 1024), (48, 1024), (300, 1024)]
+    >>> [default_size(n) for n in (300, 3_000, 10_000, 100_000, 1_000_000)]
+    [(8, 300), (8, 512), (8, 1024), (48, 1024), (300, 1024)]
     """
-    return max(FEWEST_STEPS, min(300, records // 2048)), min(records, 1024)
+    batch = min(records, max(512, min(1024, records // 8)))
+    return max(FEWEST_STEPS, min(300, records // 2048)), batch
 
 
 def size_for(records: int, visits: int) -> tuple[int, int]:
