@@ -79,7 +79,7 @@ class PrivacyConfig(Checked):
         expert=True,
     )
     column_share: float = bounded(
-        0.1,
+        0.2,
         1e-3,
         0.999,
         "Share of the budget for noisy tables of the other columns, if there are any.",
