@@ -551,7 +551,7 @@ UNFIT = {
     "one label twice": ("--rows-per-label pos=1 --rows-per-label pos=2", "", "once for each label"),
     "a prompt": ("--prompt {label}{age}:", "", "names {age}"),
     "a detector": ("--noise-policy selective --detector x", "", "'x' is none of"),
-    "an ε that is out of reach": ("--steps 0 --label-count-share 0.99", "", "leaves no ε"),
+    "no ε for steps": ("--marginal-share 0.9 --teacher-share 0.2", "", "left for steps"),
     "a threshold out of reach": ("--epsilon 0.5", "", "are too few for two values"),
     "an unknown label": ("--rows-per-label other=1", "", "there is no label 'other'"),
     "an unknown label of a plan": ("--plan-file plan.csv", "label,rows\nx,1\n", "no label 'x'"),
