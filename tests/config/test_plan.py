@@ -75,9 +75,6 @@ def test_without_steps_counts_and_teacher_take_all_of_epsilon(budget, marginal, 
     assert less.epsilon > budget  # the test can fail
 
 
-# -- a run that trains: steps take what the releases leave -----------------------------------------
-
-
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 50.0, 300.0])
 @pytest.mark.parametrize("has_columns", [False, True])
 def test_the_shares_of_releases_add_up_at_any_epsilon(epsilon, has_columns):

@@ -23,8 +23,9 @@ def small_world(tmp_path, monkeypatch):
 
 
 def test_a_run_is_attacked_through_its_model_and_its_rows(tiny_base, tmp_path):
-    known = pd.read_csv("train.csv")
-    known.assign(text="=1+1 " + known["text"]).to_csv("train.csv", index=False)
+    for name in ("test.csv", "train.csv"):  # both, or no member may be risky
+        known = pd.read_csv(name)
+        known.assign(text="=1+1 " + known["text"]).to_csv(name, index=False)
     run = small_run(tiny_base, *COLUMNS)
     ended = call("audit", run, *TABLES)
     assert ended.code == 0, ended.err
