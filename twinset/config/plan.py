@@ -328,8 +328,8 @@ def find_release_noise(
 ) -> dict[str, Any]:
     """Return the noise of a plan's one-time releases, at this ε. 0: without privacy, or left out.
 
-    Budgets of Gaussian releases add up as σ⁻². Each release has its share of all of it, and steps
-    have what is left. If nothing is trained (`takes_all`), the releases share all of it.
+    Budgets of Gaussian releases add up as σ⁻². Each release has its share of what the selections
+    leave, and steps have the rest. If nothing is trained (`takes_all`), the releases share it all.
 
     Raises:
         InputError: the shares leave nothing for steps.
